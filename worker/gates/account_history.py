@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
-from sentinel.client import Client, GuardAnswer, GuardQuestion, Outcome
+from sentinel.client import Client, ClientError, GuardAnswer, GuardQuestion, Outcome
 from sentinel.core.money import Money, money_out
 from worker.gates.boundaries import counts_in
 from worker.gates.cases import Case
@@ -102,8 +102,12 @@ def _refund(client: Client, admin: psycopg.Connection[Any], job: RunRequest, bat
             why = answer.reason_code if isinstance(answer, GuardAnswer) else answer
             raise AccountHistoryFailed(f"{piece.case.where}: {piece.money} before could not be refunded: {why}")
         permits.append(answer)
-    client.start_many([(permit, str(uuid.uuid4())) for permit in permits])
-    client.report_many([_report(piece, job) for piece in batch])
+    started = client.start_many([(permit, str(uuid.uuid4())) for permit in permits])
+    reported = client.report_many([_report(piece, job) for piece in batch])
+    for piece, *done in zip(batch, started, reported, strict=True):
+        if (failed := next((one for one in done if isinstance(one, ClientError)), None)) is not None:
+            # Reserved and not captured it would stay where it is, and its case be judged on another history.
+            raise AccountHistoryFailed(f"{piece.case.where}: {piece.money} before could not be refunded: {failed}")
     moves = [
         {
             "operation_id": permit.operation_id,

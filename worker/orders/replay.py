@@ -120,12 +120,12 @@ class Sender:
         """Send one delivery until it gets a final answer, at most `MOST_TRIES` times. Never raises."""
         again: Counter[int] = Counter()
         delivery_id = f"msg_{uuid.uuid4().hex}"
-        for _ in range(MOST_TRIES):
+        for attempt in range(1, MOST_TRIES + 1):
             began = time.perf_counter()
             reply = self._post(delivery, delivery_id)
             seconds = time.perf_counter() - began
             status = 0 if reply is None else reply.status_code
-            if status != 0 and status not in ASK_AGAIN:
+            if (status != 0 and status not in ASK_AGAIN) or attempt == MOST_TRIES:
                 break
             again[status] += 1
             self._pause(_retry_after(reply))

@@ -33,8 +33,6 @@ from worker.orders.order import ClaimedOrder, KnownAccount, Order, ReviewStatus,
 
 # The statements; the steps themselves are functions of the schema (`schema/orders/`).
 
-"""The SQL of order review. The steps themselves are functions of the schema (`schema/orders/`)."""
-
 # %b: the batch travels as binary jsonb; the answer comes back the same way.
 TAKE_DELIVERIES = """
 select seq, outcome, response_status, response_body, is_final, velocity_24h, amount_24h, (work).*

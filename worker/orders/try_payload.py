@@ -63,6 +63,8 @@ class PayloadTrial:
     """Fields of the payload that the map does not read; indexes into lists are written as `*`."""
     missing: tuple[str, ...] = ()
     """Facts that are missing although the source always sends them."""
+    to_look_up: tuple[str, ...] = ()
+    """Missing facts that the intake would look up, which is not done here: the score is the one without them."""
     band: str | None = None
     signals: tuple[str, ...] = ()
     decision: str | None = None
@@ -78,14 +80,15 @@ def try_payload(policies: Path, source: OrderSource, payload: Mapping[str, Any])
     except InvalidInput as error:
         told = "; ".join(f"{path} {why}" for path, why in error.errors.items()) or str(error)
         return PayloadTrial(source.name, told, read, unread=unread)
-    missing = missing_facts(order, source.always)
+    looked_up = {fact for lookup in source.lookups for fact in lookup.fields}
+    missing = missing_facts(order, [fact for fact in source.always if fact not in looked_up])
     known = KnownAccount(0) if order.account_ref else KnownAccount()
     rules = RulesScore(RuleSettings.load(policies / SIGNALS))
     score = raised_for_missing_facts(rules.score(order, known), missing)
     decision, reason = _decided(policies, order, score)
     return PayloadTrial(
         source.name, None, read, {"amount": money_out(order.amount), "account_age_days": order.account_age_days},
-        unread, missing, score.band.value, tuple(f"{one.code}: {one.detail}" for one in score.signals),
+        unread, missing, missing_facts(order, sorted(looked_up)), score.band.value, tuple(f"{one.code}: {one.detail}" for one in score.signals),
         decision, reason, LANES.get(decision),
     )  # fmt: skip
 
@@ -136,6 +139,7 @@ def show_trial(tried: list[PayloadTrial], *, as_json: bool) -> None:
         _print_table(one)
         _print_list("not read by anybody", one.unread)
         _print_list("missing, though the source always sends it", one.missing)
+        _print_list("missing here, and looked up by the intake", one.to_look_up)
         _print_list("signals", one.signals)
 
 

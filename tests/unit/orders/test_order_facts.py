@@ -18,6 +18,7 @@ from worker.orders.order import Band, Order, Score, as_received, facts_of, missi
 from worker.orders.replay_cli import sources
 from worker.orders.scoring import raised_for_missing_facts
 from worker.orders.sources import FILE_NAME, Sources
+from worker.orders.try_payload import try_payload
 
 CAME = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -119,6 +120,19 @@ def test_a_payload_with_other_names_is_shown_with_what_nobody_reads_and_the_lane
     fits = tried(tmp_path, {"billing_country": "DE", "shipping_country": "DE", "account_age_days": 400})
     assert (fits["lane"], fits["reason"]) == ("low", "low_risk")
     assert tried(tmp_path, {"amount": "much"})["error"] is not None
+
+
+def test_a_fact_that_the_intake_looks_up_is_not_called_missing(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_text(
+        "sources:\n  one:\n    scheme: hex\n    header: X-S\n    secret: ONE_SECRET\n    always: [email, account_age_days]\n"
+        "    fields: {order_id: id, amount: total, currency: currency, email: mail, account_ref: account}\n"
+        '    lookups: [{url: "https://accounts.example.com/{account_ref}", fields: {account_age_days: age}}]\n'
+    )
+    (source,) = Sources.load(path, {"ONE_SECRET": "s" * 16}).all
+    payload = {"id": "1", "total": "80.00", "currency": "EUR", "mail": "a@b.example", "account": "a-1"}
+    found = try_payload(policies_dir(), source, payload)
+    assert (found.error, found.missing, found.to_look_up, found.band) == (None, (), ("account_age_days",), "low")
 
 
 def test_what_is_tried_is_shown_to_people_of_every_source_and_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:

@@ -16,9 +16,19 @@ from click.testing import CliRunner, Result
 
 from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
+from tests.support.canned_answers import PLACE, answering
 from tests.support.scripted_server import Asked, ScriptedServer
 from worker.orders.online_retail import payload_of, read_retail_orders
-from worker.orders.replay import NO_LANE, DeliveryResult, ReplayedDelivery, ReplaySummary, percentiles, replay
+from worker.orders.replay import (
+    MOST_TRIES,
+    NO_LANE,
+    DeliveryResult,
+    ReplayedDelivery,
+    ReplaySummary,
+    Sender,
+    percentiles,
+    replay,
+)
 from worker.orders.replay_cli import replay_orders, sign_webhook, sources
 from worker.orders.sources import FILE_NAME, Sources, Verified
 
@@ -246,3 +256,13 @@ def test_every_order_of_a_file_can_be_told_by_every_source(lines: list[str]) -> 
             delivery = source.to_order(json.loads(json.dumps(payload_of(order, source.fields))))
             assert (delivery.order_id, delivery.amount, delivery.account_ref, delivery.placed_at, delivery.items) == (
                 order.order_id, order.amount, order.account_ref, order.placed_at, order.items)  # fmt: skip
+
+
+def test_an_answer_that_stays_busy_to_the_last_try_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources_file = Sources.load(policies_dir() / FILE_NAME, SECRETS)
+    source = next(one for one in sources_file.all if one.name == "demo")
+    pauses: list[float] = []
+    with answering(b"{}", status=429) as asked:
+        found = Sender(PLACE, source, pause=pauses.append).send(ReplayedDelivery("1", b"{}"))
+    assert len(asked) == MOST_TRIES == ReplaySummary([found]).count(429)
+    assert len(pauses) == MOST_TRIES - 1
