@@ -11,15 +11,12 @@ import random
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
-import orjson
 import psycopg
 import structlog
 from prometheus_client import Counter
 from psycopg.rows import class_row, scalar_row
-from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
 from sentinel.core.wording import unlinked
@@ -35,12 +32,6 @@ OUTSIDE = PublicHttpClient()
 ALERTS = Counter("orders_alerts", "Tries to deliver an alert by result: sent or failed.", ["result"])
 log = structlog.get_logger("worker.orders")
 
-# For any transaction of order review. Raising the same alert again (a retry, a second delivery) changes nothing.
-RAISE = """
-insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
-values (%(tenant_id)s, %(kind)s, %(source)s, %(order_id)s, %(occasion)s, %(summary)s, %(details)s)
-on conflict on constraint alerts_once do nothing
-"""
 HOLD_SECONDS = 60.0
 """How long a batch of claimed alerts is held on top of its longest sending time; those of a process that died are then due again."""
 
@@ -63,27 +54,6 @@ _POSTPONE = """
 update orders.alerts set last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause)s)
 where tenant_id = %(tenant_id)s and alert_id = %(alert_id)s and delivered_at is null
 """
-_OPEN = """
-select count(*)::integer as waiting,
-  coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
-from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null
-"""
-
-
-class AlertKind(StrEnum):
-    """What happened."""
-
-    ORDER_HELD = "order_held"
-    BODY_CONFLICT = "body_conflict"
-    """A known order id was delivered again with another body."""
-    QUESTION_REFUSED = "question_refused"
-    """The authority refuses the question about the order, which therefore has no lane; a person may hold it."""
-    SHOP_REFUSED = "shop_refused"
-    """The shop refused a fulfilment or a hold."""
-    SHOP_LATE = "shop_late"
-    """The shop has not taken a fulfilment or a hold after several attempts, which continue."""
-    REFUND_REFUSED = "refund_refused"
-    """A refund that an analyst filed was denied or failed: the order waits for a person again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +67,6 @@ class Alert:
     summary: str
     details: Mapping[str, Any]
     attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class AlertBacklog:
-    """Alerts not delivered yet, and the oldest one's age in seconds."""
-
-    waiting: int
-    oldest_seconds: float
 
 
 class Channel(Protocol):
@@ -174,17 +136,6 @@ def pause_seconds(attempts: int, spread: float = 0.0) -> float:
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10)) * (1 + spread / 4)
 
 
-def alert_fields(
-    kind: AlertKind, source: str, order_id: str, summary: str, details: Mapping[str, Any] | None = None, *,
-    occasion: str = "",
-) -> dict[str, Any]:  # fmt: skip
-    """The parameters of `RAISE` except the tenant. Another `occasion` (≤ 100 characters) allows another alert of the same kind."""
-    return {
-        "kind": kind.value, "source": source, "order_id": order_id, "occasion": occasion[:100],
-        "summary": one_line(summary, _MAX_SUMMARY) or kind.value, "details": Jsonb(dict(details or {}), dumps=orjson.dumps),
-    }  # fmt: skip
-
-
 class Alerts:
     """The outbox of one tenant. Raises `EngineUnavailable` when the database does not answer."""
 
@@ -193,21 +144,12 @@ class Alerts:
     ) -> None:
         self._pool, self._tenant_id, self._channel, self._spread = pool, tenant_id, channel, spread
 
-    def raise_alert(self, fields: Mapping[str, Any]) -> None:
-        """Put one alert into the outbox; `fields` are made by `alert_fields`. Raising the same one again changes nothing."""
-        self._run(RAISE, **fields)
-
     def deliver_due(self, limit: int = 20) -> int:
         """Attempt each of up to `limit` due alerts once; return how many the channel took."""
         # The hold outlasts all attempts of the batch, so no other process claims one of its alerts meanwhile.
         hold = HOLD_SECONDS + limit * self._channel.longest_seconds
         due = self._run(_TAKE, class_row(Alert), limit=limit, hold_seconds=hold)
         return sum(self._deliver(alert) for alert in due)
-
-    def waiting(self) -> AlertBacklog:
-        """Count the alerts that are not delivered yet."""
-        found: AlertBacklog = self._run(_OPEN, class_row(AlertBacklog))[0]
-        return found
 
     def _deliver(self, alert: Alert) -> bool:
         error = self._sent(alert)
