@@ -1,6 +1,7 @@
-"""Requests of the Agent Approval Protocol as they are kept. How one stands is its operation's state, which is not here.
+"""Stored requests of the Agent Approval Protocol.
 
-One statement each. Under one consume key at most a request is consumed, and under none once it is cancelled.
+A request's status follows from the state of its operation, which is not stored here. Each function executes one
+statement. A request is consumed under one consume key at most, and never after it was cancelled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from sentinel.store.sql_template import SqlTemplate
 class AapRequest:
     """A request as it was submitted, and what its client did with it; times timezone-aware UTC.
 
-    `question` is the operation to ask about, as JSON; None: the table refused the call (`refusal`, as "code: sentence"), or
-    lets the tool run unguarded. `decided_at` and `expires_at` are those of the approval that was consumed.
+    `question` is the operation to guard, as JSON; it is None if the tool table refused the call (`refusal`, as "code:
+    sentence") or lets the tool run unguarded. `decided_at` and `expires_at` are those of the consumed permission.
     """
 
     tenant_id: uuid.UUID
@@ -74,26 +75,29 @@ CANCEL = """
 update sentinel.aap_requests set cancelled_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consume_key is null
 """
-# Before the start, so that a request is never started once it is cancelled. What is asked of the authority starts under one key
-# whoever claims it, so a key may follow another that came to nothing; what is not belongs to the first for good.
+# A request is claimed before it is started, so that a cancelled request is never started. For a request with a question
+# the authority lets only one consume key start the operation, whichever key has the claim; so a key may take over the
+# claim of `found_key`. A request without a question belongs to the first key for good.
 CLAIM = """
 update sentinel.aap_requests set consume_key = %(consume_key)s
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
   and (consume_key = %(consume_key)s or consume_key is not distinct from %(found_key)s and (consume_key is null or question is not null))
 """
-# Another key that had claimed it before may be starting it still: then it is not to be cancelled.
+# Gives the claim back to `found_key`, which had it before and may still be starting the request: an unclaimed request
+# could be cancelled.
 RELEASE = """
 update sentinel.aap_requests set consume_key = %(found_key)s
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and consume_key = %(consume_key)s and consumed_at is null
 """
-# Of what is asked of the authority only the key that started it comes here.
+# For a request with a question only the key that started the operation gets here, so it may replace another key's
+# claim.
 CONSUME = """
 update sentinel.aap_requests set decided_at = %(decided_at)s, expires_at = %(expires_at)s, consume_key = %(consume_key)s,
   consumed_at = greatest(clock_timestamp(), %(decided_at)s)
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
   and (consume_key is null or consume_key = %(consume_key)s or question is not null)
 """
-# Newest first, each text once: a client that asks again says the same.
+# Newest first, each text once, because a client that submits again usually sends the same text.
 REASONING = """
 select r.reasoning from sentinel.aap_requests r
 where r.tenant_id = %(tenant_id)s and r.operation_id = %(operation_id)s and r.reasoning is not null
@@ -106,7 +110,10 @@ where tenant_id = %(tenant_id)s and request_id = %(request_id)s and consumed_at 
 
 
 def submit(pool: Pool, **fields: Any) -> tuple[AapRequest, bool]:
-    """The request of this principal and idempotency key, and whether it is new. `fields` are SUBMIT's parameters."""
+    """Store a request, or find the one of this principal and idempotency key; return it and whether it is new.
+
+    `fields` are SUBMIT's parameters.
+    """
     made = one_row(pool, AapRequest, SUBMIT, fields)
     found = made or one_row(pool, AapRequest, SUBMITTED, fields)
     assert found is not None
@@ -114,29 +121,32 @@ def submit(pool: Pool, **fields: Any) -> tuple[AapRequest, bool]:
 
 
 def find_request(pool: Pool, tenant_id: uuid.UUID, principal_id: uuid.UUID, request_id: uuid.UUID) -> AapRequest | None:
-    """The principal's request of that id, or None."""
+    """Return the principal's request with that id, or None."""
     return one_row(
         pool, AapRequest, FIND, {"tenant_id": tenant_id, "principal_id": principal_id, "request_id": request_id}
     )
 
 
 def name_operation(pool: Pool, row: AapRequest, operation_id: uuid.UUID) -> None:
-    """Store which operation a request became."""
+    """Store the id of the operation that the request is guarded as."""
     changed(pool, NAME_OPERATION, {**_key(row), "operation_id": operation_id})
 
 
 def cancel(pool: Pool, row: AapRequest) -> bool:
-    """Cancel a request; False: it was cancelled before, or somebody is consuming it."""
+    """Cancel a request; return False if it was already cancelled, or is claimed or consumed."""
     return changed(pool, CANCEL, _key(row)) > 0
 
 
 def claim(pool: Pool, row: AapRequest, consume_key: str) -> bool:
-    """Claim a request, as `row` has it, for a consume key; False: it is cancelled, consumed or another key's by now."""
+    """Claim a request for a consume key, if its claim is still as in `row`.
+
+    Returns False if the request is cancelled, consumed, or claimed by another key since.
+    """
     return changed(pool, CLAIM, {**_key(row), "consume_key": consume_key, "found_key": row.consume_key}) > 0
 
 
 def release(pool: Pool, row: AapRequest, consume_key: str) -> None:
-    """Give back a claim under which nothing was started: to the other key that `row` has, or to nobody."""
+    """Give back a claim under which nothing was started: to the other key that `row` names, or to nobody."""
     found_key = None if row.consume_key == consume_key else row.consume_key
     changed(pool, RELEASE, {**_key(row), "consume_key": consume_key, "found_key": found_key})
 
@@ -154,7 +164,7 @@ def report(pool: Pool, row: AapRequest, outcome: str, note: str | None) -> None:
 
 
 def reasoning_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> list[str]:
-    """What agents said of why they want this operation, newest first: their own words, which nothing goes by."""
+    """Return the reasons that agents gave for this operation, newest first, at most three: text that no decision reads."""
     rows = all_rows(pool, _Reasoning, REASONING, {"tenant_id": tenant_id, "operation_id": operation_id})
     return [row.reasoning for row in rows]
 

@@ -1,6 +1,6 @@
-"""Who acts on the authority's records for a tenant: a signed-in operator, or a local administrator in one's name.
+"""The person who acts on a tenant's records: a signed-in operator or a local administrator.
 
-An agent key never becomes an `Actor`; that is how no machine can approve.
+An agent key never becomes an `Actor`, so that no agent can approve.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from sentinel.core.errors import Forbidden
 
 ROLES = ("viewer", "approver", "admin")
-"""Weakest first: who has one may do what those before it may."""
+"""The roles, weakest first; each may do everything that the roles before it may."""
 CONSOLE, LOCAL_ADMINISTRATOR = "console", "local_administrator"
 ON_THE_MACHINE = "local administrator"
-"""How records name who acts on the machine itself in nobody's name."""
+"""The name in records of somebody who acts on the machine itself without an operator's account."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A person of a tenant. `via` says how the act came in and is recorded; `operator_id` None is nobody's account."""
+    """A person of a tenant. `via` says how the action came in, and is recorded; `operator_id` is None without an account."""
 
     tenant_id: uuid.UUID
     operator_id: uuid.UUID | None
@@ -29,12 +29,12 @@ class Actor:
 
     @property
     def name(self) -> str:
-        """How records name this person: the address, and that it was typed on the machine itself where it was."""
+        """The person's name in records: the address, marked if a local administrator acted in this operator's name."""
         return f"{self.email} (local administrator)" if self.is_local and self.operator_id else self.email
 
     @property
     def is_local(self) -> bool:
-        """Whether the act comes from the machine itself and not over the network."""
+        """Whether the action comes from a command on the machine itself and not over the network."""
         return self.via == LOCAL_ADMINISTRATOR
 
     def must_be(self, role: str) -> None:
@@ -44,10 +44,10 @@ class Actor:
 
 
 def has_role(held: str, wanted: str) -> bool:
-    """viewer < approver < admin; an unknown role has nothing."""
+    """Return whether `held` is at least `wanted` (viewer < approver < admin); an unknown role is below all."""
     return held in ROLES and ROLES.index(held) >= ROLES.index(wanted)
 
 
 def local_administrator(tenant_id: uuid.UUID) -> Actor:
-    """Someone at the machine itself, acting in nobody's name."""
+    """Return the actor for somebody on the machine itself who acts without an operator's account."""
     return Actor(tenant_id, None, ON_THE_MACHINE, "admin", LOCAL_ADMINISTRATOR)

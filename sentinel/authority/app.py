@@ -1,4 +1,4 @@
-"""The authority's app, put together in one place from parts that are handed in."""
+"""The authority's app: the one place where its parts are built and put together."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ from sentinel.tools.parse import read_tool_table
 log = structlog.get_logger("sentinel.tools")
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
-"""Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
+"""Prefixes of the routes. Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
 TOLERATED = tuple(f"/ops{prefix}" for prefix in PREFIXES)
-"""Those of clients whose base address ends in `/ops`: the same routes, which the OpenAPI document leaves out."""
+"""Prefixes for clients whose base address ends in `/ops`: the same routes, which the OpenAPI document leaves out."""
 
 
 class _OrjsonProvider(JSONProvider):
@@ -70,7 +70,7 @@ class _OrjsonProvider(JSONProvider):
 
 
 def build_authority(settings: Settings, policies: ReloadablePolicies) -> Authority:
-    """The authority's parts for one process."""
+    """Build the authority's parts for one process; half of the pool's connections are for commits on the event loop."""
     conninfo = with_role(settings.database_url, AUTHORITY, application_name="sentinel")
     for_commits = max(1, settings.pool_size // 2)
     connections = LoopConnections(conninfo, size=for_commits)
@@ -97,9 +97,9 @@ def build_authority(settings: Settings, policies: ReloadablePolicies) -> Authori
 def create_app(
     settings: Settings, authority: Authority, limit: SharedRateLimit, *, stopping: Callable[[], bool] = lambda: False
 ) -> Edge:
-    """The app with every route: decisions and streams on the event loop, all else in `settings.threads`.
+    """Build the app with every route: decisions and streams run on the event loop, everything else in threads.
 
-    `limit` is shared by all processes; `stopping` turns true when this one drains.
+    `limit` is shared by all processes; `stopping` returns True once this process drains its connections to stop.
     """
     context = Context(
         authority=authority,
@@ -131,7 +131,7 @@ def create_app(
 
 
 def _tool_table(path: Path) -> ToolTable:
-    """The tools of a file; none where it is missing or faulty, so that every call is denied."""
+    """Read a tool table; return an empty one if the file is missing or faulty, so that every tool call is denied."""
     if not path.exists():
         return ToolTable(())
     try:
@@ -161,7 +161,7 @@ def _flask_app(context: Context, settings: Settings, readiness: Readiness) -> Fl
         for part in (approvals, agent_status):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
-    # Protocols of others have their own addresses.
+    # Standard protocols have fixed paths, without a prefix.
     root = Blueprint("protocols", __name__)
     authzen.routes(root, behind_tls=settings.behind_tls, has_access_requests=settings.authzen_access_requests)
     if settings.authzen_access_requests:

@@ -1,4 +1,4 @@
-"""What a person who decides one approval sees beside its row, and how much of a limit is used now. Reading only."""
+"""Details of one approval for the person who decides it, and how much of its limits is used now. Only reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from sentinel.store.sql_template import SqlTemplate
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDetails:
-    """What a card shows beyond the approval: the bound operation, who asks, and what stands around it now.
+    """What an approval's card shows beside its row: the bound operation, the requester, and the current circumstances.
 
-    `request` is the canonical operation whose SHA-256 is the digest. The order's fields are None for
-    anything else, and those of the decision for a change of people or keys, which no agent asked.
+    `request` is the canonical operation (or change) whose SHA-256 is the digest. The fields from `source` to
+    `resolved_by` are the order's, and None for anything else. The decision's fields are None for a change of people,
+    keys or receivers, which no agent requested. `asked_before` counts the operation's earlier approvals; `moment` is
+    the database's time.
     """
 
     kind: str
@@ -49,7 +51,7 @@ class ApprovalDetails:
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """How much of a limit is used, in minor units; `fits` says whether this amount still goes in."""
+    """How much of a limit is used, in minor units; `fits` says whether the amount still fits under the cap."""
 
     limit_key: str
     reason_code: str
@@ -58,7 +60,7 @@ class LimitUsage:
     fits: bool
 
 
-# An order is found by its review; one without a review cannot be decided by an analyst.
+# The kind is "order" only where the approval has an order review: an analyst cannot decide an order without one.
 CARD = SqlTemplate("""
 select case when r.review_id is not null then 'order' else replace({kind_sql}, 'order', 'other') end as kind, {rank} as risk_rank, coalesce(o.request, c.request) as request,
   o.scenario, coalesce(s.status, c.outcome, a.status) as operation_status, coalesce(s.reason_code, a.reasons[1]) as reason_code,
@@ -86,12 +88,12 @@ from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor
 
 
 def card(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID, reader: uuid.UUID | None) -> ApprovalDetails | None:
-    """The details of an approval besides its row."""
+    """Return the details of an approval, or None; `reader` is the operator for whom `requested_by_reader` is computed."""
     return one_row(
         pool, ApprovalDetails, CARD, {"tenant_id": tenant_id, "approval_id": approval_id, "operator_id": reader}
     )
 
 
 def limit_usage(pool: Pool, tenant_id: uuid.UUID, asks: str, amount_minor: int) -> list[LimitUsage]:
-    """How much of these limits (JSON of `sentinel.limit_ask`) is used, and whether the amount still fits."""
+    """Return how much of each limit is used and whether the amount still fits; `asks` is JSON of `sentinel.limit_ask`."""
     return all_rows(pool, LimitUsage, LIMIT_USAGE, {"tenant_id": tenant_id, "asks": asks, "amount_minor": amount_minor})

@@ -1,7 +1,7 @@
-"""The approval queue as operators work through it: one list of all kinds. One approval's details are `approval_details`.
+"""The approval queue of operators: one list of approvals of all kinds. `approval_details` has the details of one.
 
-What waits comes by risk and then by what runs out first (`risk_rank` in `schema/authority/approvals.sql`); what was decided
-comes newest first. Reading only: deciding it is `approvals.resolve` and `order_views.resolve`.
+Pending approvals come riskiest first (`risk_rank` in `schema/authority/approvals.sql`), then by expiry; decided ones
+come newest first. This module only reads: `approvals.resolve_approval` and, for orders, `order_views.resolve` decide.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ KINDS = ("refund", "escalation", "order", "change", "other")
 STATUSES = ("pending", "decided", "approved", "rejected", "handled", "expired")
 ORDER_ACTION = "order.fulfill"
 MOST_LOOKED = 500
-"""How many pending approvals are looked through at a time for those that a reader may vote on: it takes a query each."""
+"""How many pending approvals one call searches for those that a reader may vote on: each takes a subquery."""
 MOST_DECIDED = 2_000
-"""How many decided approvals are looked through at a time for those of one kind, which no index knows."""
+"""How many decided approvals one call searches for those of one kind, for which there is no index."""
 MOST_COUNTED = 5_000
-"""How many pending approvals of a tenant are counted before it is said that there are as many or more: those that expire first."""
+"""How many pending approvals of a tenant are counted, those that expire first; with more, the count is only a minimum."""
 Cursor = tuple[int, datetime, uuid.UUID]
-"""A place in a list: the rank, the end (of what was decided: when it was) and the id of the approval that stands there."""
+"""A place in a list: the risk rank, `expires_at` (of a decided approval `decided_at`) and id of the approval there."""
 
-# An escalation is a refund that a workflow handed over, whatever its amount; a change is of people or keys, asked by one of us.
+# An escalation is a refund that a workflow handed to a person, whatever its amount; a change (of people, keys or
+# receivers) was requested by an operator and not by an agent.
 KIND_SQL = f"""
 case when sentinel.is_protected_change(a) then 'change'
      when a.action = '{ORDER_ACTION}' then 'order'
@@ -62,9 +63,9 @@ case when sentinel.is_protected_change(a) then 'change'
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One line of the queue. Amounts in minor units; `status` is one of `STATUSES` after "decided".
+    """One approval of the queue. Amounts in minor units; `status` is one of `STATUSES` other than "decided".
 
-    `risk_rank`: 1 is looked at first, 3 last. `mine` is the reader's own vote, if any.
+    `risk_rank` is 1 (looked at first) to 3. `mine` is the reader's own vote, if any.
     """
 
     approval_id: uuid.UUID
@@ -98,9 +99,10 @@ class _PartEnd:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How many approvals are pending and the newest of them, to detect changes.
+    """The number of pending approvals and the newest of them, to detect changes.
 
-    Counted to `MOST_COUNTED`; `is_all` is False where there are more. `newest` is None where none of the last `MOST_LOOKED` is pending.
+    `pending` is at most `MOST_COUNTED`, and `is_all` is False if there are more. `newest` is None if none of the
+    tenant's latest `MOST_LOOKED` approvals is pending.
     """
 
     pending: int
@@ -130,9 +132,9 @@ _CURSORS, _DECIDED_CURSORS = (
 )
 _OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
 _OF_AGENT = _A.c.agent_id == value("agent_id", str)
-# The key that asked, and those that it was rotated from or to.
+# The requesting key with its predecessors and successors by rotation: they are one principal.
 _OF_KEY = _A.c.principal_id == value("principal_id", uuid.UUID)
-# The order of the index approvals_queue, which the cursor repeats.
+# The columns of the index approvals_queue in order, which are also the columns of the cursor.
 _QUEUE_ORDER = (literal_column(RISK_RANK_SQL, Integer()), _A.c.expires_at, _A.c.approval_id)
 _BEHIND_PENDING = tuple_(*_QUEUE_ORDER) > tuple_(
     bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)
@@ -143,7 +145,8 @@ _UP_TO = tuple_(*_QUEUE_ORDER) <= tuple_(
 _DECIDED_ORDER = (_A.c.decided_at, _A.c.approval_id)
 _BEHIND_DECIDED = tuple_(*_DECIDED_ORDER) < tuple_(value("after_at", datetime), value("after_id", uuid.UUID))
 _UP_TO_DECIDED = tuple_(*_DECIDED_ORDER) >= tuple_(value("last_at", datetime), value("last_id", uuid.UUID))
-# What the reader may vote on and has not: the rules of `sentinel.resolve_approval` that hold for every vote.
+# Approvals that the reader may vote on and has not: those rules of `sentinel.resolve_approval` that hold for every
+# vote, except that the reader is not the requester (_READER_ASKED).
 _FOR_READER = text("""
 not exists (select from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
   and v.operator_id = :operator_id)
@@ -151,8 +154,8 @@ and exists (select from sentinel.operators p where p.tenant_id = a.tenant_id and
   and p.role in ('admin', a.required_role) and coalesce(p.changed_by_another_at <= a.created_at, true))
 """)
 _READER_ASKED = func.sentinel.is_requester(literal_column("a"), value("operator_id", uuid.UUID), type_=Boolean())
-# By the index approvals_pending: in the order of ids all that was ever decided would be passed over for the few that wait, and
-# `offset 0` keeps the planner from that order.
+# Must use the index approvals_pending. In the order of ids, the planner would scan past every decided approval to find
+# the few pending ones; `offset 0` keeps it from that plan.
 _NEWEST_PENDING = SqlTemplate("""
 a.approval_id = any(array(
   select p.approval_id from (
@@ -160,8 +163,9 @@ a.approval_id = any(array(
     where w.tenant_id = :tenant_id and w.status = 'pending' and w.expires_at > statement_timestamp() {narrowed} offset 0) as p
   order by p.approval_id desc limit :limit))
 """)
-# By the index approvals_of_agent, a status at a time. Its columns are compared and ordered by as rows: were an agent and a status given as
-# equal, the primary key would have the order too, and be walked past all that others asked.
+# Must use the index approvals_of_agent, one status at a time, so its columns are compared and ordered as rows. With
+# equalities on agent and status, the primary key would give the same order, and the planner might scan it past the
+# approvals of all other agents.
 _NEWEST_OF_AGENT = SqlTemplate("""
 a.approval_id = any(array(
   select w.approval_id from unnest(array[{statuses}]) as s (status) cross join lateral (
@@ -170,15 +174,16 @@ a.approval_id = any(array(
     order by p.agent_id desc, p.status desc, p.approval_id desc limit :limit) as w
   order by w.approval_id desc limit :limit))
 """)
-# Changes of people and keys are few, and have a table of their own: an array has the planner look each up by its key, whatever it expects.
+# Changes of people, keys and receivers are few, and have a table of their own. `any(array(...))` makes the planner look
+# up each approval by its primary key, whatever row counts it estimates.
 _IS_CHANGE = text("""
 a.approval_id = any(array(select c.approval_id from sentinel.protected_changes c where c.tenant_id = :tenant_id))
 """)
-# What was decided, in the words of the indexes approvals_handled and approvals_by_status.
+# Decided approvals, with the conditions of the partial indexes approvals_handled and approvals_by_status.
 _IS_HANDLED = and_(_A.c.decided_at.is_not(None), _A.c.handled_reference.is_not(None))
 _HAS_STATUS = and_(_A.c.decided_at.is_not(None), _A.c.handled_reference.is_(None), _A.c.status == value("status", str))
 _DECIDED_AS = {"decided": _A.c.decided_at.is_not(None), "handled": _IS_HANDLED}
-"""By what a reader asks for; every other is a status."""
+"""Conditions by the value of the page's `status`; every other value is compared with the column (_HAS_STATUS)."""
 _HAS_EXPIRED = or_(_HAS_STATUS, and_(text("a.status = 'pending'"), _A.c.expires_at <= func.statement_timestamp()))
 QUEUE_STATE = """
 select least(counted.pending, %(most)s)::integer as pending, counted.pending <= %(most)s as is_all, newest.approval_id as newest
@@ -197,7 +202,10 @@ left join lateral (
 def _pending(
     rows: Select[Any], *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False
 ) -> Select[Any]:
-    """The rows of what is pending, of one kind, agent and key or all, all of them or those behind a place, in the order of the queue."""
+    """Return the query narrowed to pending approvals in queue order.
+
+    The flags narrow it further to one kind, to those after the cursor, to one agent and to one key.
+    """
     pending = rows.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
     pending = pending.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_PENDING] if behind else []))
     pending = pending.where(*([_OF_AGENT] if of_agent else []), *([_OF_KEY] if of_key else []))
@@ -208,10 +216,14 @@ def _pending(
 def pending_sql(
     *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False, for_reader: bool = False, up_to: bool = False
 ) -> str:  # fmt: skip
-    """The SQL of a page of what is pending, as `_pending` says, for anybody or the reader, then to the end or up to a place."""
+    """Return the SQL of a page of pending approvals; the first four flags are those of `_pending`.
+
+    `for_reader` keeps those that the reader may vote on and has not; `up_to` then ends the page at a given place.
+    """
     page = _pending(_LINES, of_kind=of_kind, behind=behind, of_agent=of_agent, of_key=of_key)
     if for_reader:
-        # A case, because the planner may look for the requester before it compares where an approval stands.
+        # A case, because in an `and` the planner may evaluate the costly requester check before the cheap comparison
+        # of places.
         did_not_ask = case((_UP_TO, not_(_READER_ASKED)), else_=false()) if up_to else not_(_READER_ASKED)
         page = page.where(_FOR_READER, did_not_ask, *([_UP_TO] if up_to else []))
     return sql_text(page.limit(LIMIT))
@@ -219,7 +231,7 @@ def pending_sql(
 
 @cache
 def part_end_sql(*, of_kind: bool, behind: bool, of_agent: bool = False) -> str:
-    """The SQL of the place at which a part of the queue ends, and of the next one."""
+    """Return the SQL of the place of the last approval in a part of the queue, and of the approval after it."""
     ends = _pending(_CURSORS, of_kind=of_kind, behind=behind, of_agent=of_agent)
     return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
@@ -228,7 +240,10 @@ def pending_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
     agent_id: str | None = None, principal_id: uuid.UUID | None = None,
 ) -> list[QueueRow]:  # fmt: skip
-    """Pending approvals, riskiest and soonest due first, from behind `after`; those that one agent or principal asked, or all."""
+    """Return pending approvals after the cursor `after`, riskiest and soonest to expire first.
+
+    `agent_id` and `principal_id` narrow them to the requests of one agent or principal. `mine` is the vote of `reader`.
+    """
     statement = pending_sql(
         of_kind=kind is not None, behind=after is not None, of_agent=agent_id is not None, of_key=principal_id is not None
     )  # fmt: skip
@@ -240,8 +255,10 @@ def page_for_reader(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
     agent_id: str | None = None,
 ) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
-    """What the reader may vote on and has not, of the next `MOST_LOOKED` pending approvals behind `after`; and where these end,
-    if more waits behind them. Nothing without a reader.
+    """Return those of the next `MOST_LOOKED` pending approvals after `after` that the reader may vote on and has not.
+
+    The second value is the place where the searched part ends, or None if no pending approval comes after it. Without a
+    reader there are no rows.
     """
     of_kind, behind, of_agent = kind is not None, after is not None, agent_id is not None
     asked = _asked(tenant_id, reader, kind, after, 2) | {"agent_id": agent_id, "offset": MOST_LOOKED - 1}
@@ -254,7 +271,7 @@ def page_for_reader(
 
 
 def _last(ends: list[_PartEnd]) -> Cursor | None:
-    """Where a part ends, if there is more behind it; `ends` is its last approval and the next."""
+    """Return where a part ends if an approval comes after it, else None; `ends` is its last approval and the next one."""
     return (ends[0].risk_rank, ends[0].at, ends[0].approval_id) if len(ends) == 2 else None
 
 
@@ -269,7 +286,7 @@ def _asked(
 
 
 def _decided(rows: Select[Any], status: str, *, behind: bool) -> Select[Any]:
-    """The rows of what was decided as `status` says, all of them or those behind a place, newest first."""
+    """Return the query narrowed to approvals decided as `status`, newest first; `behind`: only those after the cursor."""
     decided = rows.where(_DECIDED_AS.get(status, _HAS_STATUS), *([_BEHIND_DECIDED] if behind else []))
     return decided.order_by(*(one.desc() for one in _DECIDED_ORDER))
 
@@ -284,8 +301,10 @@ def decided_sql(
     changes: bool = False,
     up_to: bool = False,
 ) -> str:
-    """The SQL of a page of what was decided as `status` says: of all kinds, the changes of people and keys, or one kind or agent,
-    the first page or one behind a cursor, then to the end or up to a place.
+    """Return the SQL of a page of approvals decided as `status`, newest first.
+
+    `behind`: after the cursor. `changes`, `of_kind` and `of_agent` narrow it to changes of people, keys and receivers,
+    to one kind and to one agent. `up_to`: ends at a given place.
     """
     page = _decided(_LINES, status, behind=behind)
     page = page.where(
@@ -296,7 +315,7 @@ def decided_sql(
 
 @cache
 def decided_end_sql(status: str, *, behind: bool) -> str:
-    """The SQL of the place at which a part of what was decided ends, and of the next one."""
+    """Return the SQL of the place of the last approval in a part of the decided ones, and of the approval after it."""
     ends = _decided(_DECIDED_CURSORS, status, behind=behind)
     return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
@@ -305,10 +324,11 @@ def decided_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, status: str,
     after: tuple[datetime, uuid.UUID] | None, limit: int, agent_id: str | None = None,
 ) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
-    """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`.
+    """Return decided and expired approvals behind the cursor `after` = (decided_at, id), newest first.
 
-    Of one kind other than "change", or of one agent: those among the next `MOST_DECIDED`; and where these end, if there is more
-    behind them.
+    `status` is one of `STATUSES` other than "pending". For one kind other than "change", or for one agent, only the
+    next `MOST_DECIDED` are searched; the second value is then the place where they end, or None if no decided approval
+    comes after them.
     """
     at, last_id = after or (None, None)
     asked: dict[str, Any] = {
@@ -330,13 +350,16 @@ def decided_page(
 
 
 def _newest_pending(*, behind: bool, of_agent: bool) -> TextClause:
-    """The newest of what is pending, of one agent or all, the first ones or those behind a cursor."""
+    """Return the condition for the newest pending approvals: of one agent or all, from the start or after the cursor."""
     narrowed = ("and w.approval_id < :before " if behind else "") + ("and w.agent_id = :agent_id" if of_agent else "")
     return text(_NEWEST_PENDING.fill(narrowed=narrowed))
 
 
 def _newest_of_agent(status: str | None, *, behind: bool, handled: bool | None) -> TextClause:
-    """The newest of what one agent asked, of one status or all, the first ones or those behind a cursor; `handled` as of `list_sql`."""
+    """Return the condition for one agent's newest approvals, of one status or all; `handled` as for `list_sql`.
+
+    `behind`: only those after the cursor.
+    """
     statuses: LiteralString = {
         None: "'pending', 'approved', 'rejected', 'expired'", "expired": "'expired', 'pending'", "approved": "'approved'",
         "rejected": "'rejected'",
@@ -356,10 +379,10 @@ def _newest_of_agent(status: str | None, *, behind: bool, handled: bool | None) 
 
 @cache
 def list_sql(*, status: str | None, behind: bool, handled: bool | None = None, of_agent: bool = False) -> str:
-    """The SQL of a page of all approvals, of one status (of `ApprovalRow`) and agent or all, the first one or one behind a cursor.
+    """Return the SQL of a page of approvals, newest first, of one status (of `ApprovalRow`) and one agent, or of all.
 
-    `handled` narrows what was rejected to what a person handled, or to everything else. Conditions are of the columns, as the
-    indexes have them: what is computed of a row is known of every row only.
+    `behind`: after the cursor. `handled` narrows rejected ones to those that a person handled (True) or to the others
+    (False). Conditions use the stored columns, which are indexed; the computed status is known only once a row is read.
     """
     page = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     if status == "pending":
@@ -381,9 +404,10 @@ def list_approvals(
     pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50,
     handled: bool | None = None, agent_id: str | None = None,
 ) -> list[ApprovalRow]:  # fmt: skip
-    """Newest first, optionally of one status and agent, from before the approval of that id; `handled` as of `list_sql`.
+    """Return approvals older than the approval `before`, newest first, optionally of one status and agent.
 
-    Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
+    `handled` is as for `list_sql`. Ids are UUIDv7, so the primary key is in order of time and the last id seen is the
+    cursor.
     """
     fields = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id, "before": before, "limit": limit}
     statement = list_sql(status=status, behind=before is not None, handled=handled, of_agent=agent_id is not None)
@@ -391,7 +415,7 @@ def list_approvals(
 
 
 def queue_state(pool: Pool, tenant_id: uuid.UUID) -> QueueState:
-    """How many are pending, and the newest of them; it costs no more with more that wait than are counted."""
+    """Return the number of pending approvals and the newest; the cost is bounded however many are pending."""
     fields = {"tenant_id": tenant_id, "most": MOST_COUNTED, "most_looked": MOST_LOOKED}
     found = one_row(pool, QueueState, QUEUE_STATE, fields)
     assert found is not None

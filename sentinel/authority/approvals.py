@@ -1,7 +1,7 @@
 """Approvals: listing pending and decided ones, and recording a person's vote.
 
-Reading is for agents (their own) and operators; `resolve` is the SQL function that holds every rule: the right role,
-not the requester, in time, one vote each, one transition.
+Agents (their own) and operators read approvals. The SQL function `sentinel.resolve_approval` checks every rule of a
+vote: the right role, not the requester, in time, one vote per person, one transition.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sentinel.store.sql_template import SqlTemplate
 class ApprovalRow:
     """An approval with the votes given so far; amounts in minor units, times timezone-aware UTC.
 
-    `status` is what holds now: a pending one past its end reads "expired" even before it is swept. `offers` are the
-    votes that a person may give now ("approve", "reject", "handled"); none once it is decided. `handled_reference`
-    says where a person handled it by hand; its `status` is then "rejected". `follows` is the approval that was asked
-    before, under terms that were not enough any more; `approvals_given` counts those of its people who still fit.
-    `requested_by` is the address of who answers for the asking key, or asked for the `change`: of people or keys, in
-    canonical JSON, where it is no agent's operation that is asked. `outcome` is what became of an approved change, as
-    `protected_changes.outcome_text` tells; None where nothing did yet.
+    `status` is the current one: a pending approval past `expires_at` reads "expired" before housekeeping expires it.
+    `offers` are the votes that a person may give now ("approve", "reject", "handled"); empty once it is decided.
+    `handled_reference` says where a person handled the operation by hand; its `status` is then "rejected". `follows` is
+    the earlier approval of the same operation, whose terms became insufficient; `approvals_given` includes its votes
+    that still count. `change` is the requested change of people, keys or receivers as canonical JSON, None for an
+    agent's operation. `requested_by` is the address of the operator who requested the change, or who is responsible for
+    the requesting key. `outcome` is the result of an approved change (see `protected_changes.outcome_text`), or None.
     """
 
     tenant_id: uuid.UUID
@@ -61,13 +61,13 @@ class ApprovalRow:
 
     @property
     def shown_status(self) -> str:
-        """The status as people read it: what was handled by a person was not rejected."""
+        """The status as shown to people: "handled" where a person handled it, although `status` is "rejected" then."""
         return "handled" if self.handled_reference else self.status
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedApproval:
-    """A decided approval as the stream of decisions has it; `request_id` is the approval's id."""
+    """A decided approval, as the approvals stream sends it; `request_id` is the approval's id."""
 
     request_id: uuid.UUID
     status: str
@@ -82,7 +82,8 @@ class DecidedApproval:
 class Vote:
     """One person's vote. `via` is "console" or "local_administrator".
 
-    `counts` is False for an approving vote on a pending approval whose person could not give it now.
+    `counts` is False for an approving vote on a pending approval if its person could no longer give it: deactivated,
+    without the role, the requester, or with an account that another person changed since.
     """
 
     operator: str
@@ -95,9 +96,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class EarlierVote(Vote):
-    """A vote on an earlier approval of the same operation, under `required_role` and `required_people`.
+    """A vote on an earlier approval of the same operation, which required `required_role` and `required_people`.
 
-    `counts` says whether it counts here too: its person fits the role asked for now, and saw every reason.
+    `counts` says whether it also counts on the later approval: its person has the role required now, and the earlier
+    approval named every reason that the later one names.
     """
 
     approval_id: uuid.UUID
@@ -107,7 +109,7 @@ class EarlierVote(Vote):
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """The result of recording a vote: see `sentinel.resolve_approval` for the names of `result`."""
+    """The result of recording a vote; the SQL function `sentinel.resolve_approval` lists the values of `result`."""
 
     result: str
     approvals_given: int | None
@@ -115,8 +117,9 @@ class VoteResult:
     outcome: str | None
 
 
-# As they count: also votes on the approval that this one follows, where they fit, and none whose person could not give it now. One that
-# was approved had as many as it took, whatever became of its people since.
+# Counts approving votes by the rules of `sentinel.counted_votes`: it includes votes on the approval that this one
+# follows, and leaves out votes whose person could no longer give them. An approved approval had as many as it required,
+# whatever happened to its people since.
 APPROVALS_GIVEN = """
 case when a.status = 'approved' then a.required_people
      when a.follows is not null or a.status = 'pending' and a.required_people > 1
@@ -147,15 +150,17 @@ select {columns} from sentinel.operation_states s
 join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
 where s.tenant_id = %(tenant_id)s and s.operation_id = %(operation_id)s
 """).fill(columns=COLUMNS)
-# With ties: rows decided in one instant stay together, so that a reader who asks on from the last one loses none.
+# "with ties" keeps rows decided in the same instant together: a reader that continues after the last row misses none.
 DECIDED_SINCE = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
 from sentinel.approvals a
 where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s and not sentinel.is_protected_change(a)
 order by a.decided_at fetch first %(limit)s rows with ties
 """
-# Each half by its own index, whose columns are compared and ordered by as rows: were a principal given as equal, approvals_decided would
-# have the order too, and be walked past all that was decided of others. An array has the planner look each up by its key.
+# Each half of the union must use its own index (approvals_decided_of_principal, approvals_decided_of_agent), so the
+# columns are compared and ordered as rows. With an equality on the principal, approvals_decided would give the same
+# order, and the planner might scan it past the decisions of all other principals. `any(array(...))` makes the planner
+# look up each approval by its primary key.
 DECIDED_SINCE_OF = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
 from sentinel.approvals a
@@ -202,22 +207,22 @@ select result, approvals_given, people_required, outcome from sentinel.resolve_a
 
 
 def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ApprovalRow | None:
-    """The tenant's approval of that id, or None."""
+    """Return the tenant's approval with that id, or None."""
     return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def find_approval_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> ApprovalRow | None:
-    """The approval that was asked last for an operation of the tenant, or None."""
+    """Return the latest approval of an operation of the tenant, or None."""
     return one_row(pool, ApprovalRow, FIND_APPROVAL_OF, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
 def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:
-    """The votes so far, in order."""
+    """Return the votes on an approval, oldest first."""
     return all_rows(pool, Vote, VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def earlier_votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[EarlierVote]:
-    """The votes on the approvals that this one follows, in order."""
+    """Return the votes on the approvals that this one follows, directly or over others, oldest first."""
     return all_rows(pool, EarlierVote, EARLIER_VOTES, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
@@ -230,10 +235,10 @@ def decided_since(
     principal_id: uuid.UUID | None = None,
     agent_id: str | None = None,
 ) -> list[DecidedApproval]:
-    """What agents asked that was approved, rejected or expired after `since`, oldest first.
+    """Return agents' approvals that were approved, rejected or expired after `since`, oldest first.
 
-    `principal_id` keeps to what it asked for, and to what anybody did in the name of `agent_id`. Rows decided in the same instant
-    as the last one come along, so there can be a few more than `limit`.
+    With a `principal_id`, only the approvals that it requested, and those that any key requested in the name of
+    `agent_id`. Rows decided in the same instant as the last one are included, so there can be a few more than `limit`.
     """
     return all_rows(pool, DecidedApproval, DECIDED_SINCE if principal_id is None else DECIDED_SINCE_OF, {
         "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,
@@ -255,9 +260,9 @@ def _record_vote(
     reference: str | None = None,
     third_event_id: uuid.UUID | None = None,
 ) -> VoteResult:
-    """Record "approve", "reject" or "handled" (with its reference) of one person.
+    """Record one person's vote: "approve", "reject" or "handled" (with its reference).
 
-    Every rule is checked in the transaction that records the vote.
+    The transaction that records the vote checks every rule. Raises `MayBeRecorded` as `act_once`.
     """
     return act_once(pool, VoteResult, RESOLVE, {
         "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
@@ -282,7 +287,7 @@ PERSON_REFUSALS: dict[str, SentinelError] = {
         "somebody who has voted already can control your account; a second administrator has to confirm it first"
     ),
 }
-"""Why this person may not decide that question, whatever their role."""
+"""Errors for a person who may not decide an approval, whatever their role, by result of the SQL function."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no approval of that id"),
@@ -301,8 +306,9 @@ _REFUSALS: dict[str, SentinelError] = {
 class ApprovalResolution:
     """`result` is "approved", "rejected", "handled", or "recorded" while more people have to approve.
 
-    `outcome` is what became of a change of people, keys or receivers that this vote approved: "done", or why it was not.
-    None of everything else, and where it ends in a password or key, which is made when who asked collects it.
+    `outcome` is the result of a change of people, keys or receivers that this vote approved: "done", or why it was not
+    done. It is None for everything else, and for a change that yields a password or key, which is made only when the
+    requester collects it.
     """
 
     result: str
@@ -321,18 +327,20 @@ def resolve_approval(
     digest: str,
     reference: str | None = None,
 ) -> ApprovalResolution:
-    """Record `actor`'s vote. `digest` is what was shown, and must be the approval's.
+    """Record `actor`'s vote. `digest` is the one that was shown to the person, and must be the approval's.
 
     One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
-    and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`
-    (reference), `Conflict` (decided, expired, voted before, changed, approving not offered) or `Forbidden` (role,
-    requester, account newer than the question); `MayBeRecorded` where the answer was lost.
+    and the agent is denied it. "approve" decides once enough people have approved. Raises `NotFound`, `InvalidInput`
+    (reference), `Conflict` (decided, expired, voted before, changed, approving or handling not offered), `Forbidden`
+    (role, requester, account newer than the approval, same hands as another vote), or `MayBeRecorded` if the connection
+    was lost and the vote may have been recorded.
     """
     actor.must_be("approver")
     _check_reference(verdict, reference)
     if actor.operator_id is None:
         raise Forbidden("an approval needs a person's account")
-    # The vote's event precedes the event of what it decides, also among ids made in one millisecond.
+    # Sorted, because the vote's event must precede the event of the decision, and ids made in one millisecond are in
+    # no particular order.
     event_id, second_event_id, third_event_id = sorted((new_id(), new_id(), new_id()))
     answer = _record_vote(
         pool, tenant_id=actor.tenant_id, approval_id=approval_id, operator_id=actor.operator_id, verdict=verdict,

@@ -1,8 +1,9 @@
 """Rows of guards as binary parameters of `sentinel.record_decisions`: arrays of row types (`schema/authority/batches.sql`).
 
-What repeats from row to row (terms, limits without whose budget) stands once in a batch; its binary form is kept from batch to
-batch. What all rows together ask of a limit or a breaker is summed up here (`batch_sums.py`). PostgreSQL's binary form of an array names its element type by a number that differs from database to
-database: it is left 0 here and put in by each connection.
+Values that many rows share (terms, limits without their subject) are sent once per batch, and their binary form is
+cached across batches. What all rows together ask of a limit or a breaker is summed up first (`batch_sums.py`).
+PostgreSQL's binary form of an array contains the OID of its element type, which differs from database to database: it
+is left 0 here, and each connection fills it in.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
 _int4, _int4_twice, _int4_int8 = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!iq").pack
 _ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 5).pack
 _LENGTH_BYTES = 4
-"""A record begins with its length, which does not count itself."""
+"""The size of the length with which a record begins; the length does not include itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _NO_TEXTS, _NO_BYTES = _field(_TEXTS, -1), _field(_BYTEA, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
@@ -41,7 +42,7 @@ _HASH_HEAD = _field(_BYTEA, 32)
 
 
 def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None]:
-    """The parameters of `record_decisions` for decided rows; `milliseconds` is how long locks may be waited for."""
+    """Return the binary parameters of `record_decisions` for decided rows; `milliseconds` is how long to wait for locks."""
     terms: dict[bytes, int] = {}
     sums = BatchSums()
     packed: list[bytes] = []
@@ -61,7 +62,10 @@ def _row(seq: int, terms: int, packed: bytes) -> bytes:
 
 
 def pack_row(row: GuardRow) -> bytes:
-    """All of a `sentinel.guard_row` but its place in the batch and that of its terms, which stand first."""
+    """Return the binary form of a `sentinel.guard_row` without its first two fields, its place and that of its terms.
+
+    Those depend on the batch; the rest can be packed before the batch is known.
+    """
     ids, limits = row.ids, row.limits
     operation_commitment, amount, ledger_entry_id, refund_id = row.pack_values
     return b"".join((
@@ -78,7 +82,7 @@ def pack_row(row: GuardRow) -> bytes:
 
 
 def _own_keys(row: GuardRow) -> tuple[str, ...] | None:
-    """The keys of a row's limits, totals aside, without the owner behind them; None where that is not one and the same."""
+    """Return the keys of a row's limits (without totals), without the subject at their end; None if the subjects differ."""
     limits = row.limits
     if not limits:
         return ()
@@ -92,7 +96,10 @@ def _own_keys(row: GuardRow) -> tuple[str, ...] | None:
 def _terms(
     terms: GuardTerms, group: int | None, places: tuple[int, ...], common: Common, own_keys: tuple[str, ...] | None
 ) -> bytes:  # fmt: skip
-    """All of a `sentinel.guard_terms` but its place, which stands first; `places` are those of its rows' limits, then of their totals."""
+    """Return the binary form of a `sentinel.guard_terms` without its first field, its place in the batch.
+
+    `places` are those of its rows' limits, then of their totals.
+    """
     keys = _NO_TEXTS if own_keys is None else _text_array([*own_keys, *(key for _, key, _ in common.totals)])
     return b"".join((
         _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
@@ -107,7 +114,7 @@ def _terms(
 
 
 def _hash_of_terms(terms: GuardTerms, keys: bytes) -> bytes:
-    """What `sentinel.decision_terms` finds terms by: a hash of all that it says of them."""
+    """Return the hash by which `sentinel.decision_terms` finds terms: SHA-256 over all columns that it stores of them."""
     said = (
         terms.policy_id, terms.policy_version, terms.policy_label, terms.policy_digest, terms.agent_id, terms.action, terms.risk_class,
         terms.verdict, terms.reason_code, terms.request_template, terms.pack_template,
@@ -131,7 +138,7 @@ def _budget_sum(one: BudgetSum) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _slots(limits: tuple[str, ...], places: tuple[int, ...], are_totals: tuple[bool, ...]) -> bytes:
-    """The three fields of a `sentinel.budget_sum` that are the same for many owners."""
+    """Return the three fields of a `sentinel.budget_sum` that are the same for many subjects."""
     totals = b"".join(_int4(1) + (b"\1" if one else b"\0") for one in are_totals)
     totals = _array(1, 0, _BOOL, len(are_totals), 1) + totals
     return _text_array(limits) + _int_array(places) + _field(_BOOLS, len(totals)) + totals
@@ -155,19 +162,19 @@ def _breaker(
     minor: int | None,
     declared: str,
 ) -> bytes:
-    """The eight fields of a `sentinel.rate_sum` that the policy declares."""
+    """Return the eight fields of a `sentinel.rate_sum` that the policy declares."""
     return b"".join((
         _text(key), _text(scope), _text(target), _int(window), _int(bucket), _int(operations), _bigint(minor), _text(declared),
     ))  # fmt: skip
 
 
 def _numbered(values: Mapping[bytes, int], count: int) -> bytes:
-    """An array of records of `count` fields whose first is their place."""
+    """Return an array of records with `count` fields, of which the first is the record's place."""
     return _elements([_record(_int(place), value, count=count) for value, place in values.items()])
 
 
 def _elements(values: Sequence[bytes]) -> bytes:
-    """An array of one dimension; its element type is left 0."""
+    """Return a one-dimensional array of records; its element type is left 0."""
     if not values:
         return _no_elements(0, 0, 0)
     return _array(1, 0, 0, len(values), 1) + b"".join(values)
@@ -186,7 +193,7 @@ def _text(value: str | None) -> bytes:
 
 
 def _text_array(values: Collection[str]) -> bytes:
-    """A field of an array of texts; null for none."""
+    """Return an array of texts as a field; null for an empty one."""
     if not values:
         return _NO_TEXTS
     texts = [value.encode() for value in values]
@@ -197,7 +204,7 @@ def _text_array(values: Collection[str]) -> bytes:
 
 
 def _int_array(values: Sequence[int]) -> bytes:
-    """A field of an array of integers."""
+    """Return an array of integers as a field."""
     if not values:
         return _NONE_OF_INTS
     body = _array(1, 0, _INT4, len(values), 1) + b"".join(_int4_twice(4, value) for value in values)
@@ -205,7 +212,7 @@ def _int_array(values: Sequence[int]) -> bytes:
 
 
 def _bigint_array(values: Sequence[int]) -> bytes:
-    """A field of an array of bigints, of one at least."""
+    """Return an array of bigints, at least one, as a field."""
     body = _array(1, 0, _INT8, len(values), 1) + b"".join(_int4_int8(8, value) for value in values)
     return _field(_INT8S, len(body)) + body
 

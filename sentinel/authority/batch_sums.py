@@ -1,4 +1,4 @@
-"""What the rows of a batch together ask of limits and breakers, so that the database asks for room once and not for each row."""
+"""Sums of what a batch's rows ask of limits and breakers, so that the database checks each one once and not for every row."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import orjson
 from sentinel.authority.guard_rows import GuardRow, GuardTerms
 
 LimitTerms = tuple[str, int, int, str, int, str, str]
-"""A limit as policies declare it, without whose budget it is: window, its seconds, those of its parts, zone, cap, verdict, reason code."""
+"""A limit without its subject, as a policy declares it.
+
+Its window, window seconds, bucket seconds, time zone, cap in minor units, verdict and reason code.
+"""
 _LIMIT = ("window", "window_seconds", "bucket_seconds", "zone", "cap_minor", "verdict", "reason_code")
 _BREAKER = ("breaker_key", "scope", "target", "window_seconds", "bucket_seconds", "most_operations", "most_minor", "declared")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Common:
-    """The totals (limit, limit key, subject) and breakers (in the order of _BREAKER) of who asks."""
+    """What rows of the same requester share: totals as (limit, limit key, subject), and breakers in the order of _BREAKER."""
 
     totals: list[tuple[LimitTerms, str, str]]
     breakers: list[tuple[Any, ...]]
@@ -30,7 +33,11 @@ _NOTHING = Common([], [])
 
 @dataclass(slots=True)
 class LimitSum:
-    """One limit of a budget: asked by all that is not denied, taken by what is allowed, in minor units."""
+    """The sums of one limit for one subject, in minor units.
+
+    `asked_minor` sums the rows that the policy does not deny, `taken_minor` those that it allows. `is_mixed`: the batch
+    has several versions of the limit's terms.
+    """
 
     tenant_id: uuid.UUID
     limit_place: int
@@ -44,7 +51,10 @@ class LimitSum:
 
 @dataclass(slots=True)
 class BudgetSum:
-    """One `sentinel.budget_sum`: an owner's budget under one policy, with a slot for each limit: names, places, is it a total, minor units."""
+    """One `sentinel.budget_sum`: a subject's budget under one policy; the lists have one element per limit.
+
+    `asked` and `taken` are in minor units, as in `LimitSum`.
+    """
 
     tenant_id: uuid.UUID
     subject: str
@@ -59,7 +69,10 @@ class BudgetSum:
 
 @dataclass(slots=True)
 class RateSum:
-    """One `sentinel.rate_sum`: what is allowed in one currency; `shared` are the groups of rows that name the breaker."""
+    """One `sentinel.rate_sum`: what a batch adds to one breaker in one currency, counting rows that the policy allows.
+
+    `shared` are the groups of rows that name the breaker; `all_operations` counts every currency.
+    """
 
     tenant_id: uuid.UUID
     shared: list[int]
@@ -72,7 +85,7 @@ class RateSum:
 
 
 class TermsSum:
-    """What the rows of one kind come to: their totals and breakers are summed up once for all of them."""
+    """The sums of all rows with the same terms, so that their totals and breakers are added once and not for every row."""
 
     __slots__ = ("asked_minor", "common", "group", "operations", "taken_minor", "total_places")
 
@@ -82,7 +95,7 @@ class TermsSum:
 
 
 class BatchSums:
-    """Sums over rows that are added one by one. `limits` are the limits' terms with their places."""
+    """Sums over rows that are added one by one. `limits` maps the limits' terms to their places in the batch."""
 
     def __init__(self) -> None:
         self.limits: dict[LimitTerms, int] = {}
@@ -91,7 +104,7 @@ class BatchSums:
         self._sums: dict[str, list[LimitSum]] = {}
 
     def add(self, row: GuardRow) -> tuple[TermsSum, tuple[int, ...]]:
-        """The sum of the row's terms, and the places of the row's limits and then of its totals."""
+        """Add a row; return the sum of its terms, and the places of the row's limits, then of its totals."""
         terms = row.terms
         mine = self._terms.get(terms) or self._first_of(terms)
         minor = row.amount_minor or 0
@@ -108,7 +121,10 @@ class BatchSums:
         return mine, (*places, *mine.total_places)
 
     def budget_sums(self) -> list[BudgetSum]:
-        """One for each owner and policy; a limit has more than one slot where rows disagree about its terms."""
+        """Return one sum for each subject and policy; call it once, after the last `add`.
+
+        A limit has several slots if rows have different terms for it.
+        """
         for terms, mine in self._terms.items():
             for limit, key, subject in mine.common.totals:
                 self._count(terms.tenant_id, limit, key, subject, True, mine.asked_minor, mine.taken_minor)
@@ -128,7 +144,7 @@ class BatchSums:
         return list(found.values())
 
     def rate_sums(self) -> list[RateSum]:
-        """One for each breaker and currency."""
+        """Return one sum for each breaker and currency."""
         rates: dict[tuple[uuid.UUID, str], list[RateSum]] = {}
         for terms, mine in self._terms.items():
             for breaker in mine.common.breakers:
@@ -164,7 +180,7 @@ class BatchSums:
 
 
 def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: tuple[Any, ...]) -> None:
-    """Count the rows of these terms in the breaker; `same` are its sums so far, one for each currency."""
+    """Add the rows of these terms to a breaker's sums; `same` are its sums so far, one for each currency."""
     currency = terms.currency or ""
     found = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
     if found is None:
@@ -182,7 +198,7 @@ def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: t
 
 @lru_cache(maxsize=4096)
 def _common(shared: bytes) -> Common:
-    """What `GuardTerms.shared` says."""
+    """Parse `GuardTerms.shared`."""
     read = orjson.loads(shared)
     return Common(
         [(tuple(ask[name] for name in _LIMIT), ask["limit_key"], ask["subject"]) for ask in read["totals"]],

@@ -1,7 +1,7 @@
 """Writes checkpoints each minute, and compares the event log with them for `sentinel doctor`.
 
-What is promised: of the events that a checkpoint covers, none can be taken away, put in or rewritten unseen, by whoever
-changes the database and not the file. Events younger than the newest checkpoint are not covered.
+Guarantee: an event that a checkpoint covers cannot be removed, inserted or rewritten undetected by somebody who can
+change the database but not the file. Events newer than the newest checkpoint are not covered.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sentinel.store.database import Pool
 
 EVERY_SECONDS = 60.0
 ROUND_SECONDS = 0.2
-"""How long one round may take: the house is kept in the same thread."""
+"""How long one round may take: the other housekeeping steps run in the same thread."""
 DIFFERENCES_KEPT = 1000
-"""A database that was restored to a day ago differs in each event since."""
+"""How many differences are kept as texts: a database restored to the state of a day ago differs in every event since."""
 
 log = structlog.get_logger("sentinel.checkpoint")
 
 
 class Checkpointer:
-    """Appends a checkpoint each minute and logs it. A failing one is counted each minute by `count_failure`, and logged once."""
+    """Appends checkpoints each minute and logs them. Each failure is counted by `count_failure`; equal ones are logged once."""
 
     def __init__(
         self, path: Path, *, every_seconds: float = EVERY_SECONDS, count_failure: Callable[[], None] = lambda: None
@@ -51,7 +51,7 @@ class Checkpointer:
         self._failing = ""
 
     def round(self, pool: Pool) -> None:
-        """Called often; writes when a checkpoint is due, for ROUND_SECONDS at most. Raises `EngineUnavailable`."""
+        """Write checkpoints if they are due, for about ROUND_SECONDS; call it often. Raises `EngineUnavailable`."""
         now = time.monotonic()
         if now < self._due:
             return
@@ -76,7 +76,11 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComparison:
-    """The database against a checkpoint file: how many events are covered, the first differences, and how many there are."""
+    """The result of comparing the event log with a checkpoint file.
+
+    `covered` is the number of events that checkpoints cover, `differences` has the first differences as texts, and
+    `found` is the number of all differences.
+    """
 
     covered: int
     differences: tuple[str, ...]
@@ -86,7 +90,8 @@ class CheckpointComparison:
 def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> CheckpointComparison:
     """Compare the event log with every checkpoint of a file, whose lines are read one at a time.
 
-    The first `DIFFERENCES_KEPT` differences are kept, the others counted. Raises `CheckpointBroken` for a file that cannot be read.
+    The first `DIFFERENCES_KEPT` differences are kept as texts, the others only counted. Raises `CheckpointBroken` for a
+    file that cannot be read.
     """
     covered, found = 0, 0
     differences: list[str] = []
@@ -125,12 +130,12 @@ def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: 
         if not named and extended.root.hex() != checkpoint.root:
             yield f"an event from position {began + 1} to {checkpoint.head.size} of tenant {tenant} was rewritten"
             named += 1
-        # After a difference, continue from the file's head, so that each difference is reported once.
+        # After a difference, continue from the checkpoint's own head: otherwise every later root would differ too.
         head = checkpoint.head if named else extended
 
 
 class _Rows:
-    """A tenant's positions in order; None where there is none."""
+    """A tenant's events by consecutive positions; None for a position without an event."""
 
     def __init__(self, rows: Iterator[LoggedEvent]) -> None:
         self._rows, self._at = rows, 0

@@ -1,7 +1,8 @@
 """Checkpoints of the event log: Merkle tree heads appended to a file outside the database.
 
-A line per tenant and up to a thousand events: size and root of the RFC 6962 log over the events' hashes in the order of
-their positions, and of each new event its id and the beginning of its hash, so that a difference is named to the event.
+Each line covers one tenant and up to a thousand new events: size and root of the RFC 6962 log over the events' hashes
+in feed order, and each new event's id and the beginning of its hash, so that a difference can be attributed to an
+event.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) whe
 
 
 class CheckpointBroken(SentinelError):
-    """The event log differs from a checkpoint, or the file cannot be appended to; `detail` says where."""
+    """Raised if the event log differs from a checkpoint, or the file cannot be read; `detail` says where."""
 
     code = "checkpoint-broken"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """One event as a checkpoint holds it."""
+    """One event as a checkpoint stores it: its id and the first hex digits of its hash."""
 
     event_id: uuid.UUID
     hash_begins: str
@@ -62,7 +63,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One line: the log of a tenant up to `head.size`, and its newest entries."""
+    """One line: the Merkle tree head of a tenant's log up to `head.size`, and the entries since the previous line."""
 
     tenant_id: uuid.UUID
     head: TreeHead
@@ -70,7 +71,7 @@ class Checkpoint:
     entries: tuple[CheckpointEntry, ...]
 
     def line(self) -> bytes:
-        """As it stands in the file."""
+        """Return the line as written to the file."""
         return orjson.dumps({
             "tenant_id": str(self.tenant_id), "size": self.head.size, "root": self.root,
             "peaks": [peak.hex() for peak in self.head.peaks],
@@ -88,12 +89,12 @@ class LoggedEvent:
 
     @property
     def entry(self) -> CheckpointEntry:
-        """The event as a checkpoint holds it."""
+        """The event as a checkpoint stores it."""
         return CheckpointEntry(self.event_id, self.hash.removeprefix("sha256:")[:_HASH])
 
 
 def read_line(line: bytes) -> Checkpoint | None:
-    """A line's checkpoint; None for one that a crash cut off."""
+    """Return the checkpoint of a line, or None if the line was cut off by a crash."""
     try:
         fields = orjson.loads(line)
         texts = fields["events"]
@@ -111,9 +112,9 @@ def read_line(line: bytes) -> Checkpoint | None:
 
 
 def lines_of(file: BinaryIO, begin: int = 0) -> Iterator[tuple[uuid.UUID | None, int, int]]:
-    """Of each line from `begin` on: its tenant, None where it is cut off, its offset, and where it ends. Raises OSError.
+    """Yield (tenant, start offset, end offset) of each line from `begin` on; the tenant of a cut-off line is None.
 
-    Its events are not looked at: a file that has grown for years is read through in seconds.
+    The events of a line are not parsed, so that a file of many years is read in seconds. Raises OSError.
     """
     file.seek(begin)
     for line in file:
@@ -124,7 +125,7 @@ def lines_of(file: BinaryIO, begin: int = 0) -> Iterator[tuple[uuid.UUID | None,
 
 
 def offsets_by_tenant(file: BinaryIO) -> dict[uuid.UUID, array[int]]:
-    """Where the lines of each tenant begin in a checkpoint file, in order: eight bytes are kept of a line. Raises OSError."""
+    """Return the offsets of each tenant's lines in a checkpoint file, in order: eight bytes per line. Raises OSError."""
     offsets: dict[uuid.UUID, array[int]] = {}
     for tenant_id, offset, _ in lines_of(file):
         if tenant_id is not None:
@@ -133,7 +134,7 @@ def offsets_by_tenant(file: BinaryIO) -> dict[uuid.UUID, array[int]]:
 
 
 def checkpoints_at(file: BinaryIO, offsets: Iterable[int]) -> Iterator[Checkpoint]:
-    """The checkpoints of the lines at these offsets, read one at a time. Raises OSError."""
+    """Yield the checkpoints of the lines at these offsets, one line in memory at a time. Raises OSError."""
     for offset in offsets:
         file.seek(offset)
         if (found := read_line(file.readline())) is not None:
@@ -143,12 +144,12 @@ def checkpoints_at(file: BinaryIO, offsets: Iterable[int]) -> Iterator[Checkpoin
 def logged_events_after(
     connection: psycopg.Connection[Any], tenant_id: uuid.UUID, position: int, most: int
 ) -> list[LoggedEvent]:
-    """The next events behind a position, in order."""
+    """Return the next `most` events after a feed position, in order."""
     return [LoggedEvent(*row) for row in connection.execute(EVENTS, [tenant_id, position, most]).fetchall()]
 
 
 def logged_events(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> Iterator[LoggedEvent]:
-    """Every event of a tenant in order, read in portions: one statement, for a plan per portion takes ten times as long."""
+    """Yield every event of a tenant in order, by a server-side cursor: one statement per portion takes ten times as long."""
     with connection.transaction(), connection.cursor(name=f"feed_{tenant_id.hex}") as cursor:
         cursor.itersize = PORTION
         for row in cursor.execute(ALL_EVENTS, [tenant_id]):
@@ -156,25 +157,25 @@ def logged_events(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> 
 
 
 class CheckpointFile:
-    """Appends checkpoints to one file; of several processes on a host one at a time, each going on where the last ended."""
+    """Appends checkpoints to one file. Several processes of a host may share it: one appends at a time, where the last ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._newest: dict[uuid.UUID, Checkpoint] = {}
         self._read_to = 0
         self._unread: dict[uuid.UUID, array[int]] = {}
-        """Where the lines that others wrote begin, by tenant, until that tenant's newest one is asked for."""
+        """Offsets of lines that other processes wrote, by tenant, until the tenant's newest line is needed."""
         self._at_end = True
         self._waiting: deque[uuid.UUID] = deque()
-        """Tenants whose new events the last `append` had no time for."""
+        """Tenants for whose new events the last `append` had no time."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last `append` had no time for all that was new, or to read the file to its end."""
+        """Whether the last `append` ran out of time before it had read the file and written all new events."""
         return bool(self._waiting) or not self._at_end
 
     def require_writable(self) -> None:
-        """Make the file if it is not there. Raises OSError where it cannot be written."""
+        """Create the file if it does not exist. Raises OSError if it cannot be written."""
         os.close(self._open())
 
     def _open(self) -> int:
@@ -182,11 +183,12 @@ class CheckpointFile:
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
     def append(self, pool: Pool, *, seconds: float = math.inf) -> list[Checkpoint]:
-        """Append a checkpoint of each tenant's new events and sync it; returns those written, none while another process writes.
+        """Append checkpoints of each tenant's new events, sync the file, and return the checkpoints written.
 
-        Ends after `seconds`, at the next line of the file while that is read to its end, else at the next portion of a tenant's
-        events; the next call goes on from there, and no tenant waits for all of another's. Raises `CheckpointBroken` when the newest
-        checkpointed event is no longer in its place. Raises `EngineUnavailable`, and OSError for the file.
+        Writes nothing while another process writes. Ends after `seconds`, at the next line while reading the file to
+        its end, else after the next portion of a tenant's events. The next call continues there, and tenants take
+        turns, so that none waits for all events of another. Raises `CheckpointBroken` if the newest checkpointed event
+        is no longer at its position or the feed has a gap, `EngineUnavailable`, and OSError for the file.
         """
         with os.fdopen(self._open(), "r+b") as file:
             try:
@@ -202,7 +204,9 @@ class CheckpointFile:
             while waiting:
                 tenant_id = waiting.popleft()
                 for checkpoint in self._new(pool, tenant_id, self._newest_of(tenant_id, file)):
-                    # What was read ahead is dropped: a line written into it would be read for another one.
+                    # O_APPEND writes at the end, whatever the position. The seek also discards the read buffer: without
+                    # it, the line would be put into the buffer at the current position, and be read there in place of
+                    # another one.
                     file.seek(0, os.SEEK_END)
                     file.write((b"" if whole else b"\n") + checkpoint.line())
                     whole = True
@@ -224,9 +228,12 @@ class CheckpointFile:
         return deque(tenant_id for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()))
 
     def _catch_up(self, file: BinaryIO, until: float) -> bool:
-        """Read what other processes wrote since, until a moment of the monotonic clock; whether the end of the file was reached."""
+        """Index the lines that other processes wrote since, and return whether the end of the file was reached.
+
+        `until` is a time of the monotonic clock.
+        """
         if os.fstat(file.fileno()).st_size < self._read_to:
-            # Moved aside: a new file begins with the first event.
+            # The file was moved away or truncated: a new file begins with the first event again.
             self._read_to, self._newest, self._unread = 0, {}, {}
         for tenant_id, offset, end in lines_of(file, self._read_to):
             self._read_to = end
@@ -237,7 +244,7 @@ class CheckpointFile:
         return True
 
     def _newest_of(self, tenant_id: uuid.UUID, file: BinaryIO) -> Checkpoint | None:
-        """A tenant's newest line that is whole; of all that others wrote it alone is read with its events."""
+        """Return a tenant's newest complete checkpoint, or None; only this line is parsed with its events."""
         for newest in checkpoints_at(file, reversed(self._unread.pop(tenant_id, array("q")))):
             self._newest[tenant_id] = newest
             break
@@ -247,7 +254,7 @@ class CheckpointFile:
         head = newest.head if newest else TreeHead()
         last = newest.entries[-1] if newest else None
         while True:
-            # From the last checkpointed event: the next line requires that it is still there.
+            # Starts with the last checkpointed event, to check that it is still at its position.
             behind, wanted = max(head.size - 1, 0), AT_ONCE + (last is not None)
             rows = call_with_retry(
                 pool, partial(logged_events_after, tenant_id=tenant_id, position=behind, most=wanted)
@@ -270,12 +277,12 @@ class CheckpointFile:
 
 
 def _ends_with_a_whole_line(file: BinaryIO) -> bool:
-    """Whether the next line may follow at once: the last one was not cut off."""
+    """Return whether the file is empty or ends with a newline, so that its last line was not cut off."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(end - 1, 0))
     return file.read() in (b"", b"\n")
 
 
 def leaf_hashes(rows: Sequence[LoggedEvent]) -> Iterator[bytes]:
-    """The leaves of the Merkle tree: the events' hashes as written."""
+    """Return the leaves of the Merkle tree: the events' hashes as stored, as ASCII bytes."""
     return (row.hash.encode() for row in rows)

@@ -1,7 +1,7 @@
-"""Recording decisions, starts and outcomes: the hot path's SQL, one function call each.
+"""Recording decisions, starts and outcomes: the hot path's statements, each one call of a database function.
 
-The functions are in `schema/authority/decisions.sql`; here are their typed ends. `record_decisions` takes
-one or many decided operations and commits them in one transaction.
+The functions are in `schema/authority/decisions.sql`; this module has their typed statements and answers.
+`record_decisions` takes one or many decided operations and commits them in one transaction.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
   jsonb_populate_record(null::sentinel.report_input, %(ask)s), %(halt_id)s, %(halt_event_id)s) r
 """
-# A decision that is undone: no wait is longer than this transaction's deadline, and a lock of a budget is taken with it.
+# For a decision that is rolled back: bounds every wait in the transaction, and takes one budget lock to try that too.
 TRY_TERMS = """
 select set_config('lock_timeout', %(ms)s, true), set_config('statement_timeout', %(ms)s, true),
   sentinel.take_locks(array[sentinel.budget_lock(%(tenant_id)s, 'readiness')], clock_timestamp() + %(ms)s::integer * interval '1 ms')
 """
-# A report of a checked action: the first one is kept, an equal repeat finds it, a different one finds its digest.
+# A report of a checked action: the first one is stored, an equal repeat gets its receipt, a different one is refused.
 RECORD_CHECK_REPORT = """
 select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id)s, %(digest)s, %(event_id)s, %(agent_id)s,
   %(action)s, %(status)s)
@@ -43,7 +43,7 @@ select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """An operation as it stands after the commit (`sentinel.guard_output`); times are timezone-aware UTC."""
+    """The state of an operation after the commit (`sentinel.guard_output`); times are timezone-aware UTC."""
 
     seq: int
     result: str
@@ -75,12 +75,15 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def may_act_on_start(self) -> bool:
-        """Whether who asked with a start id may act now: that start is on record, and no success of it."""
+        """Whether a caller that asked with a start id may act now: that start is recorded, and no success after it."""
         return self.start_event_id is not None and self.outcome != "success"
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What a start or a report left behind (`sentinel.receipt`); `result` names the case."""
+    """The answer to a start or a report (`sentinel.receipt`).
+
+    `result` names the case; `field` is the bound field that differs, or the operation's status, where it was refused.
+    """
 
     seq: int
     result: str
@@ -91,7 +94,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Peeked(msgspec.Struct, frozen=True):
-    """What a decision would be now."""
+    """What the decision would be now, without recording it."""
 
     seq: int
     decision: str
@@ -107,7 +110,10 @@ def _numbered(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def batch_of(rows: Sequence[GuardRow]) -> dict[str, Any]:
-    """The batch that `record_decisions` of the schema takes: the totals and breakers that rows have in common stand once, under their place."""
+    """Return a batch as JSON for `sentinel.peek_decisions`: the rows, and the totals and breakers that rows share.
+
+    A row's "shared" is the position of its totals and breakers in the batch's "shared".
+    """
     places: dict[bytes, int] = {}
     numbered = _numbered([row.as_input() for row in rows])
     for row in numbered:
@@ -118,7 +124,7 @@ def batch_of(rows: Sequence[GuardRow]) -> dict[str, Any]:
 
 
 def _parameters(batch: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row], int], list[bytes | None]]:
-    # One jsonb value, because arrays of text would be escaped in Python.
+    # One jsonb value for all rows: arrays of text would have to be escaped in Python.
     return lambda rows, milliseconds: [jsonb(orjson.dumps(batch(rows))), pack_int4(milliseconds)]
 
 
@@ -126,7 +132,7 @@ def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], Sequence[Answe
     return lambda result: LateRows(result, shape)
 
 
-# Each is the whole work of a batch in one round trip.
+# Each statement does all work of a batch in one round trip.
 _RECORDS = (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded)
 RECORD_DECISIONS: BatchStatement[GuardRow, Recorded] = BatchStatement(
     "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)", *_RECORDS,
@@ -154,15 +160,19 @@ def _json(value: Any) -> Jsonb:
 def record_decisions(
     pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> Sequence[Recorded]:
-    """Commit decided operations together; answers in the order of `rows`.
+    """Commit decided operations together and return the answers in the order of `rows`.
 
-    Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.
+    Raises `StillDeciding` after waiting for other transactions' locks for `wait_seconds` in all, here and in the
+    functions below, and `EngineUnavailable` for other failures of the database.
     """
     return commit_rows(pool, RECORD_DECISIONS, rows, wait_seconds)
 
 
 def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
-    """Whether a decision could be recorded now, each statement within `within_seconds`; it is undone. Raises as `record_decisions`."""
+    """Return whether a decision can be recorded now, each statement within `within_seconds`, and roll it back.
+
+    Raises as `record_decisions`.
+    """
     milliseconds = max(1, int(within_seconds * 1000))
 
     def call(connection: Any) -> bool:
@@ -174,10 +184,10 @@ def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
 
 
 def report_outcomes(pool: Pool, rows: Sequence[Row], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Receipt]:
-    """Record outcomes (rows of `sentinel.report_input`) together; receipts in the order of `rows`.
+    """Record outcomes (rows of `sentinel.report_input`) together and return the receipts in the order of `rows`.
 
-    A success after a person's "not executed" needs the halt lock, which no ordinary report must wait for: it is recorded
-    after the others, in a transaction of its own.
+    A success after a person's "not executed" (a contradiction) needs the halt lock, for which no ordinary report should
+    wait: it is recorded after the others, in a transaction of its own.
     """
     receipts = commit_rows(pool, REPORT_OUTCOMES, rows, wait_seconds)
     return [_with_contradiction(pool, row, receipt) for row, receipt in zip(rows, receipts, strict=True)]
@@ -190,7 +200,10 @@ async def commit_reports(
     wait_seconds: float,
     executed: Callable[[], None] | None = None,
 ) -> list[Receipt]:
-    """`report_outcomes` on an event loop; what is rare, a contradiction, is recorded in a thread."""
+    """`report_outcomes` for an event loop: contradictions, which are rare, are recorded in a thread.
+
+    `executed` is called as by `LoopConnections.commit`.
+    """
     receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds, executed)
     return [
         await asyncio.to_thread(_with_contradiction, pool, row, receipt) if _contradicts(receipt) else receipt
@@ -218,7 +231,7 @@ def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Recei
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:
-    """Record what came of a checked action. `fields` are RECORD_CHECK_REPORT's parameters."""
+    """Record the report of a checked action. `fields` are RECORD_CHECK_REPORT's parameters."""
 
     def call(connection: Any) -> Receipt:
         with connection.cursor(binary=True, row_factory=class_row(Receipt)) as cursor:

@@ -1,4 +1,4 @@
-"""What every service of the authority is handed: its database, its policies, its signer and its terms."""
+"""What every service of the authority is handed: database, policies, permit signer, clock and deadlines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.store.queries import DatabaseClock
 
 
 class Caller(msgspec.Struct, frozen=True, cache_hash=True):
-    """Who asks: the key's tenant and principal, what it may do, and its owner."""
+    """The caller of a request: its key's tenant, principal, bound agent (None: any), scopes and owner."""
 
     tenant_id: uuid.UUID
     key_id: uuid.UUID
@@ -31,11 +31,11 @@ class Caller(msgspec.Struct, frozen=True, cache_hash=True):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The parts a service works with. `clock` is the database's, and serves policies that look at the time of day."""
+    """The parts that a service works with. `clock` gives the database's time, e.g. for policies that read the time of day."""
 
     pool: Pool
     connections: LoopConnections
-    """On which an event loop commits; closed with the pool."""
+    """The connections on which an event loop commits; they are closed with the pool."""
     decisions: BatchCommitter[GuardRow, Recorded]
     starts: BatchCommitter[Row, Receipt]
     reports: BatchCommitter[Row, Receipt]

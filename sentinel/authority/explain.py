@@ -1,4 +1,4 @@
-"""Explains a recorded decision: re-evaluates it from stored facts and compares with the record and its commitment."""
+"""Explains a recorded decision: re-evaluates it from its stored facts, and compares the result with record and commitment."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from sentinel.store.database import Pool
 
 @dataclass(frozen=True, slots=True)
 class DecisionExplanation:
-    """`again` and `rules` are None where they are not available: `hindrance` then says why.
+    """A recorded decision with its re-evaluation.
 
-    `committed` is whether what is kept is what the decision's event commits to. Where it is not, somebody changed it, and
-    nothing here explains what was decided.
+    `again` and `rules` are None if they are not available; `hindrance` then says why. `committed` says whether the
+    stored facts are those that the decision's event commits to; if not, somebody changed them, and the explanation is
+    worthless.
     """
 
     verdict: str
@@ -38,7 +39,7 @@ class DecisionExplanation:
 
     @property
     def agrees(self) -> bool:
-        """Whether deciding again gave what was recorded, on what the event commits to."""
+        """Whether the re-evaluation gave the recorded decision, on the facts that the event commits to."""
         told = self.again
         return (
             self.committed and told is not None and (told.verdict, told.reason_code) == (self.verdict, self.reason_code)
@@ -48,7 +49,7 @@ class DecisionExplanation:
 def explain_decision(
     pool: Pool, inspector: PolicyInspector, tenant_id: uuid.UUID, operation_id: uuid.UUID
 ) -> DecisionExplanation:
-    """The first decision on an operation. Raises `NotFound`."""
+    """Explain the first decision on an operation. Raises `NotFound`."""
     found = find_decided(pool, tenant_id, operation_id)
     if found is None:
         raise NotFound("there is no operation of that id")
@@ -56,7 +57,7 @@ def explain_decision(
 
 
 def explain_operation(pool: Pool, inspector: PolicyInspector, decided: DecidedOperation) -> DecisionExplanation:
-    """The same for one that was read already."""
+    """Explain the first decision on an operation that was already read."""
     pack = json.loads(decided.pack)
     facts, moment, requester = facts_of(decided)
     evidence = facts.get(EVIDENCE)

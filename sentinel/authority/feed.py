@@ -1,4 +1,4 @@
-"""The decision feed by position, and lookup by proof id. `core.publication` makes the public form."""
+"""The feed of decisions by position, and lookup of a decision by its proof id. `core.publication` makes the public form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.store.sql_template import SqlTemplate
 class FeedRow:
     """One decision in the feed. `body` is its proof pack as canonical JSON without the hash.
 
-    `is_bound`: who asked has a key that is bound to that agent.
+    `is_bound` says whether the requesting key is bound to that agent.
     """
 
     position: int
@@ -29,7 +29,7 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class ProofRow:
-    """A decision by its proof's name: the recorded pack's canonical body and hash ("sha256:…"), otherwise as `FeedRow`."""
+    """A decision found by its proof id: the recorded pack's canonical body and hash ("sha256:…"), otherwise as `FeedRow`."""
 
     event_id: uuid.UUID
     agent_id: str
@@ -40,7 +40,7 @@ class ProofRow:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCount:
-    """How many decisions of one minute came out one way and took this long."""
+    """The number of decisions of one minute with the same verdict and latency."""
 
     minute: datetime
     decision: str
@@ -50,7 +50,7 @@ class MinuteCount:
 
 @dataclass(frozen=True, slots=True)
 class AgentCount:
-    """How many decisions an agent made in a range of the feed, and the position of its newest there."""
+    """The number of an agent's decisions in a range of the feed, and the position of the newest of them."""
 
     agent_id: str
     decisions: int
@@ -59,14 +59,14 @@ class AgentCount:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest decision of a feed: its position, and its event, which tells it from another that is given the position later."""
+    """The newest decision of a feed: its position, and its event id, because after a restore another may get that position."""
 
     position: int
     event_id: uuid.UUID
 
 
 NO_HEAD = Head(0, uuid.UUID(int=0))
-"""Of a feed without a decision."""
+"""The head of a feed without a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class PublicHalt:
 
 
 _COLUMNS = "position, event_id, agent_id, is_bound, body, occurred_at"
-# agents null: every agent of the tenant is public.
+# `agents` null means that every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
-# The range is what bounds a read, whatever the planner thinks of a feed that grew since it was last looked at: by
-# "order by position desc limit 200" alone it sorted the whole of a young feed.
+# The range of positions bounds the read even if the planner's statistics are outdated: with only "order by position
+# desc limit 200" it sorted the whole of a young feed.
 NEWEST = SqlTemplate("""
 select {columns} from sentinel.public_feed
 where {whose} and position > %(above)s and position <= %(up_to)s
@@ -97,7 +97,7 @@ select {columns} from sentinel.public_feed where {whose} and position = any(%(po
 AFTER = SqlTemplate("""
 select {columns} from sentinel.public_feed where {whose} and position > %(after)s order by position limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
-# Nothing where the feed had a newest decision that does not stand there any more.
+# No row if the given decision, which was the newest, is no longer at its position.
 HEAD_BEHIND = """
 select position, event_id from sentinel.public_feed
 where tenant_id = %(tenant_id)s and position >= %(position)s
@@ -105,7 +105,7 @@ where tenant_id = %(tenant_id)s and position >= %(position)s
          where tenant_id = %(tenant_id)s and position = %(position)s and event_id = %(event_id)s))
 order by position desc limit 1
 """
-# Ids grow with time, so a day's beginning is found by id, on the primary key; behind it everything is counted once.
+# Ids grow with time, so the first decision since a moment is found by id, on the primary key.
 FIRST_SINCE = """
 select position from sentinel.public_feed where tenant_id = %(tenant_id)s and event_id >= %(event_id)s order by event_id limit 1
 """
@@ -118,7 +118,7 @@ from (select occurred_at, body from sentinel.public_feed
 where p.decision is not null and p.latency_ms is not null
 group by 1, 2, 3
 """).fill(whose=_WHOSE)
-# Halts of the nil tenant are global.
+# The nil tenant owns the global halts.
 HALTS = """
 select scope, target from sentinel.public_halts
 where tenant_id in (%(tenant_id)s, '00000000-0000-0000-0000-000000000000') order by scope, target
@@ -133,7 +133,7 @@ where tenant_id = %(tenant_id)s and event_id = %(event_id)s
 def newest(
     pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, limit: int, *, above: int, up_to: int
 ) -> list[FeedRow]:
-    """The latest decisions behind `above` and up to a position, newest first; `agents` None means all of them."""
+    """Return the latest decisions after position `above` and up to `up_to`, newest first; `agents` None means all."""
     fields = {"tenant_id": tenant_id, "agents": agents, "limit": limit, "above": above, "up_to": up_to}
     return all_rows(pool, FeedRow, NEWEST, fields)
 
@@ -141,43 +141,44 @@ def newest(
 def count_by_agent(
     pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int, up_to: int
 ) -> list[AgentCount]:
-    """How many decisions each agent made behind `after` and up to a position. Reads no bodies."""
+    """Count each agent's decisions after position `after` and up to `up_to`. Reads no bodies."""
     fields = {"tenant_id": tenant_id, "agents": agents, "after": after, "up_to": up_to}
     return all_rows(pool, AgentCount, BY_AGENT, fields)
 
 
 def at(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, positions: list[int]) -> list[FeedRow]:
-    """The decisions at these positions, oldest first."""
+    """Return the decisions at these positions, oldest first."""
     return all_rows(pool, FeedRow, AT, {"tenant_id": tenant_id, "agents": agents, "positions": positions})
 
 
 def after(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: int, limit: int) -> list[FeedRow]:
-    """The decisions behind `position`, oldest first."""
+    """Return at most `limit` decisions after `position`, oldest first."""
     return all_rows(pool, FeedRow, AFTER, {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit})
 
 
 def head(pool: Pool, tenant_id: uuid.UUID) -> int:
-    """The position of the newest decision, 0 where there is none."""
+    """Return the position of the newest decision, 0 if there is none."""
     return (head_behind(pool, tenant_id, NO_HEAD) or NO_HEAD).position
 
 
 def head_behind(pool: Pool, tenant_id: uuid.UUID, seen: Head) -> Head | None:
-    """The newest decision, `NO_HEAD` where there is none; None where `seen`, which was the newest, is not in the feed any more.
+    """Return the newest decision, or `NO_HEAD` for an empty feed; None if `seen` is no longer in the feed.
 
-    A feed only grows, but for a database that was restored, or a replica that was behind and took over.
+    `seen` is a head returned earlier. A feed only grows, unless the database was restored, or a replica that lagged
+    behind has taken over.
     """
     fields = {"tenant_id": tenant_id, "position": seen.position, "event_id": seen.event_id}
     return one_row(pool, Head, HEAD_BEHIND, fields) or (NO_HEAD if seen == NO_HEAD else None)
 
 
 def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str, *, among: int) -> FeedRow | None:
-    """An agent's newest decision, or None where it has none among the last positions of the feed."""
+    """Return an agent's newest decision within the last `among` positions of the feed, or None."""
     last = head(pool, tenant_id)
     return next(iter(newest(pool, tenant_id, [agent_id], 1, above=max(0, last - among), up_to=last)), None)
 
 
 def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | None:
-    """The position of about the first decision since a moment; None when there was none."""
+    """Return the position of approximately the first decision since a moment; None if there is none."""
     found = scalar(pool, FIRST_SINCE, {"tenant_id": tenant_id, "event_id": first_id_at(moment)})
     return None if found is None else int(found)
 
@@ -185,18 +186,18 @@ def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | Non
 def count_between(
     pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int, up_to: int
 ) -> list[MinuteCount]:
-    """The decisions behind `after` and up to a position, counted by minute, outcome and milliseconds."""
+    """Count the decisions after position `after` and up to `up_to`, by minute, verdict and latency in milliseconds."""
     fields = {"tenant_id": tenant_id, "agents": agents, "after": after, "up_to": up_to}
     return all_rows(pool, MinuteCount, COUNT_BETWEEN, fields)
 
 
 def halts(pool: Pool, tenant_id: uuid.UUID) -> list[PublicHalt]:
-    """The halts in force that cover this tenant or a part of it."""
+    """Return the halts in force that cover this tenant or a part of it."""
     return all_rows(pool, PublicHalt, HALTS, {"tenant_id": tenant_id})
 
 
 def find_proof(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, proof_id: str) -> ProofRow | None:
-    """The proof pack of that name, or None."""
+    """Return the proof pack with that proof id, or None; `agents` None means all."""
     event_id = event_of_proof(proof_id)
     if event_id is None:
         return None

@@ -19,7 +19,7 @@ from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, scalar
 
 MAX_AGE_DAYS = 7
-"""How old a passing report may be; `sentinel.gate_report_max_age()` is what counts, a test holds the two equal."""
+"""How old a passing report may be, for texts. The SQL function `sentinel.gate_report_max_age()` decides; a test compares them."""
 
 REFUSALS = {
     "policy_not_in_force": "no running authority has loaded the policy that covers it",
@@ -34,7 +34,10 @@ REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class GateFigures:
-    """Figures of a run: `correct` of `cases`, `not_covered` not tested; the lower bound of the correct rate, in ppm."""
+    """Figures of a run: how many of the `cases` were `correct`, and how many were `not_covered` (not tested).
+
+    `lower_bound_ppm` is the lower end of the 95 % interval of the correct rate, in parts per million.
+    """
 
     switch: str
     scenario: str
@@ -56,7 +59,11 @@ class GateReport(GateFigures):
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """How a gated switch stands: `refusal` is "" or a key of `REFUSALS`; the rest is the newest report's, None without."""
+    """Whether a gated switch may be turned on: `refusal` is "" or a key of `REFUSALS`.
+
+    `digest_in_force` is the digest of its policy in force, if any. The other fields are the newest report's, None
+    without a report.
+    """
 
     switch: str
     refusal: str
@@ -76,7 +83,7 @@ class GateState:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow(GateFigures):
-    """One kept report; `about_in_force` when it is about the text that decides now."""
+    """One stored report; `about_in_force` says whether it is about a policy text that is in force."""
 
     report_id: uuid.UUID
     created_at: datetime
@@ -112,7 +119,7 @@ order by created_at desc, report_id desc limit %(limit)s
 def _insert_report(
     pool: Pool, *, tenant_id: uuid.UUID, report_id: uuid.UUID, report: GateReport, who: str, event_id: uuid.UUID
 ) -> None:
-    """Keep a report for good, with its evidence. Raises `EngineUnavailable` where its numbers contradict each other."""
+    """Store a report with its evidence, permanently. Raises `EngineUnavailable` if its numbers contradict each other."""
     scalar(pool, RECORD, {
         "tenant_id": tenant_id, "report_id": report_id, "scenario": report.scenario, "switch": report.switch,
         "policy_digest": report.policy_digest, "passed": report.passed, "cases": report.cases, "correct": report.correct,
@@ -122,28 +129,28 @@ def _insert_report(
 
 
 def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str, str]]) -> dict[str, GateState]:
-    """How each (switch, gate, policy id) stands, by switch."""
+    """Return the gate state of each (switch, gate, policy id), by switch."""
     switches, gates, policies = ([one[place] for one in gated] for place in range(3))
     fields = {"tenant_id": tenant_id, "switches": switches, "gates": gates, "policies": policies}
     return {state.switch: state for state in all_rows(pool, GateState, STATES, fields)}
 
 
 def list_reports(pool: Pool, tenant_id: uuid.UUID, switch: str, *, limit: int = 50) -> list[ReportRow]:
-    """The reports of a switch, newest first."""
+    """Return the reports of a switch, newest first."""
     return all_rows(pool, ReportRow, REPORTS, {"tenant_id": tenant_id, "switch": switch, "limit": limit})
 
 
 LEAST_LOWER_BOUND_PPM = 950_000
-"""The bar: the lower end of the 95 % interval of the correct rate."""
+"""The lowest value of `lower_bound_ppm` with which a report may pass."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 def record_gate_report(pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, report: GateReport) -> uuid.UUID:
-    """The report's id. Approvers may record; reports are never changed, the newest one counts, also a failed one.
+    """Record a report and return its id. Needs the role approver.
 
-    Raises `Forbidden`, `NotFound` (no such switch), `InvalidInput` (another scenario than the switch's gate, or numbers
-    that contradict each other or the verdict).
+    Reports never change; the newest one counts, even if it failed. Raises `Forbidden`, `NotFound` (no such switch), or
+    `InvalidInput` (another scenario than the switch's gate, or numbers that contradict each other or the verdict).
     """
     actor.must_be("approver")
     declared = known_switch(declared_switches, report.switch)
@@ -159,7 +166,7 @@ def record_gate_report(pool: Pool, actor: Actor, declared_switches: DeclaredSwit
 
 
 def _consistent(report: GateReport) -> None:
-    # The table holds the same (store/schema/authority/switches.sql); asked here too, so that the refusal has words.
+    # The table has the same constraints (store/schema/authority/switches.sql); checked here too for a readable error.
     counts = (report.correct, report.not_covered, report.wrong_executions)
     if min(counts) < 0 or not 0 < report.cases <= 1_000_000 or report.correct + report.not_covered > report.cases:
         raise InvalidInput.of("cases", "and the other counts do not add up")

@@ -1,7 +1,8 @@
-"""Decide one exact action and record the decision; start it once; record what came of it, of a mere check too.
+"""Guards, starts and reports: decide one exact action, redeem its permit once, record its outcome (a check's too).
 
-A guard is two pure steps around one transaction: `decided_row` evaluates the policy in memory and lays out everything the
-transaction needs; the database then finds an earlier operation of the same key, reads halts, reserves limits, and lets the strictest win.
+A guard is two pure steps around one transaction. `decided_row` evaluates the policy in memory and makes the row that
+the transaction needs. The database then finds an earlier operation of the same idempotency key, reads halts, reserves
+limits and lets the strictest verdict win. `raise_if_refused` turns the recorded answer into a decision or an error.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, 
 def raise_if_refused(
     operation: Operation, recorded: Recorded, *, asks_start: bool = False, to_worker: bool = False
 ) -> Recorded:
-    """The recorded decision: the one just made, or the one its key has had all along.
+    """Return the recorded decision: the one just made, or the one that its idempotency key already had.
 
-    Raises `KeyReused` when the idempotency key turned out to be another operation's (`to_worker`: of another key of the tenant it says
-    which agent asked, and when, because a refund or an order stands still for good), `Forbidden` when it is permitted to another
-    key of the tenant, `TooManyOpenPermits` when nothing was recorded because the agent's key leaves its permits lying,
-    `TooManyOpenQuestions` because people have too much of it to decide already, and where
-    a start was asked for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
+    Raises `KeyReused` if the idempotency key belongs to another operation; with `to_worker`, where another key of the
+    tenant used it first, the error names that agent and the time, because the worker's refund or order is then stuck
+    for good. Raises `Forbidden` if the operation belongs to another key of the tenant. Raises `TooManyOpenPermits` or
+    `TooManyOpenQuestions` if nothing was recorded because the key has too many unused permits or undecided approvals.
+    With `asks_start`, raises `ResolvedNotExecuted` if a person resolved the operation as not executed: a client that
+    reads only the decision must not act on it.
     """
     if recorded.result == "too_many_open":
         raise TooManyOpenPermits(LIMIT_MARK_SECONDS)
@@ -75,23 +77,23 @@ def raise_if_refused(
 
 
 def _who_took(recorded: Recorded) -> str:
-    """By whom, when and for which operation an idempotency key was used first, as a sentence."""
+    """Return a sentence that says which agent used an idempotency key first, when, and for which operation."""
     agent = json.loads(recorded.request or "{}").get("agent_id")
     moment = recorded.decided_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"Another key, in the name of the agent {agent}, asked under it first, at {moment} (operation {recorded.operation_id})."
 
 
 def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
-    """The policy's decision and its basis (what it looked at beside the operation); halts and limits can still tighten it.
+    """Return the policy's decision and its basis (`core.proof.decision_basis`); halts and limits can still tighten it.
 
-    Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
+    Raises `InvalidInput` for a once-key that is no identifier, and for evidence that is too large to store.
     """
     policy = authority.policies.library.find(operation.action)
     if policy is None:
         decision = no_matching_policy()
         return decision, decision_basis(decision, {})
     facts, moment = operation.facts(), authority.clock()
-    # Decided on what is kept, so that the same can be decided again.
+    # The policy decides on the evidence as it is stored, so that a re-evaluation reads the same values.
     evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
     requester = _requester(caller)
     decision = evaluate(policy, facts, moment, requester=requester)
@@ -117,7 +119,11 @@ def decided_row(
     act_seconds: int | None = None,
     trace: bytes | None = None,
 ) -> GuardRow:
-    """An operation as the policy decides on it, with all that recording it needs: in memory, nothing asked of anybody."""
+    """Return the row that records an operation with the policy's decision, in memory: the database is not asked.
+
+    `elapsed_ms` is the time since the request arrived; `act_seconds` is how long the caller may act after a start.
+    Raises `InvalidInput` as `provisional` and `leave_seconds`.
+    """
     decision, basis = provisional(authority, caller, operation)
     terms = _terms(caller, operation, decision, authority.permit_seconds, hand_out_is_start=not has_start_step)
     ids, salt = guard_ids(unix_milliseconds(), random_bytes(GUARD_ID_BYTES)), random_bytes(32).hex()
@@ -134,11 +140,11 @@ def decided_row(
 def _terms(
     caller: Caller, operation: Operation, decision: Decision, permit_seconds: int, *, hand_out_is_start: bool
 ) -> GuardTerms:
-    """The interned terms of an operation and of what the policy decided on it."""
+    """Return the interned terms of an operation and the policy's decision on it."""
     amount, scenario = operation.params.get("amount"), operation.param("scenario")
     currency, template = amount["currency"] if amount else None, pack_template(operation, decision)
-    # The template says action, agent, currency and policy; the key of a total or breaker, which names its place in the policy and who asks,
-    # all else of it.
+    # Two equal keys mean equal terms: the template determines action, agent, currency and policy, and the key of a
+    # total or breaker names its place in that policy and whom it counts, which determines its other fields.
     key = (
         caller, template, operation.risk_class, scenario, decision.verdict.value, decision.reason_code, decision.reasons, decision.approval,
         decision.approvable, decision.asks_person, permit_seconds, hand_out_is_start,
@@ -163,15 +169,16 @@ _interned: dict[tuple[Any, ...], GuardTerms] = {}
 _MOST_TERMS = 4096
 
 _NEVER = ("approver", 1, 0)
-"""Approval terms of a decision that no approval can follow."""
+"""Placeholder approval terms (role, people, seconds) of a decision that can never need an approval."""
 
 
 def start_row(
     authority: Authority, caller: Caller, *, permit_token: str, act_seconds: int | None = None, **bound: Any
 ) -> dict[str, Any]:
-    """One row of `sentinel.start_input`; `bound` is {idempotency_key, action, agent_id, resource, risk_class, start_id}.
+    """Return one row of `sentinel.start_input`.
 
-    Raises `PermitRefused` for a permit token that is not ours, `InvalidInput` for too long a time.
+    `bound` is {idempotency_key, action, agent_id, resource, risk_class, start_id}. Raises `PermitRefused` for a permit
+    token that this authority did not issue, and `InvalidInput` for `act_seconds` that are too long.
     """
     slip = authority.permits.read(caller.tenant_id, permit_token)
     if slip is None:
@@ -183,20 +190,23 @@ def start_row(
 
 
 def requester(caller: Caller) -> dict[str, Any]:
-    """The fields of a row that say whose key it is."""
+    """Return the fields of a row that name the requester: its principal, and the agent that its key is bound to, if any."""
     bound = {} if caller.agent_id is None else {"bound_agent": caller.agent_id}
     return {"principal_id": caller.principal_id, **bound}
 
 
 def not_what_was_guarded(field: str | None) -> str:
-    """The sentence of a refusal because `field` differs from what was guarded."""
+    """Return the sentence of a refusal because `field` differs from what was guarded."""
     if field == "key":
         return "another key asked for this; only that key, or one bound to its agent, may act on it"
     return f"{field} is not what was guarded"
 
 
 def leave_seconds(authority: Authority, declared: int | None) -> int:
-    """For how long an answered start gives leave to act: as declared, else until silence counts as doubt."""
+    """Return for how many seconds the caller may act after a start: as declared, else the deadline for reports.
+
+    Raises `InvalidInput` if the declared time is longer than this authority allows.
+    """
     if declared is None:
         return authority.report_deadline_seconds
     if declared > authority.longest_act_seconds:
@@ -205,7 +215,7 @@ def leave_seconds(authority: Authority, declared: int | None) -> int:
 
 
 def raise_if_start_refused(receipt: Receipt) -> Receipt:
-    """The receipt of a start that stands; for a `start_id` that was seen before the same one, with result "duplicate".
+    """Return the receipt of a recorded start; a repeated `start_id` gets the same receipt with the result "duplicate".
 
     Raises `PermitRefused` (differing field, halt, nothing guarded), `PermitExpired`, `PermitRedeemed` (redeemed under another
     start id), `ResolvedNotExecuted` or `Conflict` (nothing to redeem: denied, pending, expired).
@@ -233,11 +243,11 @@ def report_row(
     authority: Authority, caller: Caller, *, outcome: str, error: str | None, result: Any, permit_token: str | None,
     **bound: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """One row of `sentinel.report_input`; what was said is kept as a digest. Raises `PermitRefused` for a permit token that is not ours.
+    """Return one row of `sentinel.report_input`, with outcome, error and result stored as a digest only.
 
-    `result` is any JSON: the effect has happened, so nothing that it holds is a reason to refuse the report.
-
-    `bound` is {idempotency_key, action, agent_id, resource, risk_class, report_id}, the last three maybe None.
+    `result` is any JSON: the effect has happened, so nothing in it is a reason to refuse the report. `bound` is
+    {idempotency_key, action, agent_id, resource, risk_class, report_id}, the last three of which may be None. Raises
+    `PermitRefused` for a permit token that this authority did not issue.
     """
     slip = authority.permits.read(caller.tenant_id, permit_token) if permit_token is not None else None
     if permit_token is not None and slip is None:
@@ -250,12 +260,12 @@ def report_row(
 
 
 def raise_if_report_refused(receipt: Receipt) -> Receipt:
-    """The receipt of a report that counts; of an exact repeat the original one, with result "duplicate".
+    """Return the receipt of an accepted report; an exact repeat gets the original one with the result "duplicate".
 
-    A success after a person said "not executed" is received as "contradiction" (again: "contradiction_repeated"): the operation is
-    in doubt again, holds its budget, and this action of this agent is halted.
-    Raises `ReportContradicts` when an earlier report said something else, `PermitRefused` when a bound field differs
-    and `Conflict` when the action was never started.
+    A success after a person said "not executed" has the result "contradiction" (a repeat of it
+    "contradiction_repeated"): the operation is in doubt again and holds its budget, and this action of this agent is
+    halted. Raises `ReportContradicts` when an earlier report said something else, `PermitRefused` when a bound field
+    differs, and `Conflict` when the action was never started.
     """
     match receipt.result:
         case "received" | "duplicate" | "contradiction" | "contradiction_repeated":
@@ -271,7 +281,11 @@ def raise_if_report_refused(receipt: Receipt) -> Receipt:
 
 
 def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any]) -> Receipt:
-    """The receipt of `content` (request_id, agent_id, status, maybe action, …). Raises `ReportContradicts`."""
+    """Record the report of a checked action and return its receipt; an equal repeat gets the first one's.
+
+    `content` is {request_id, agent_id, status, …, optionally action and result}. Raises `ReportContradicts` if another
+    report has that request id.
+    """
     said = {**content, "result": canonical_value(content.get("result"))}
     receipt = record_check_report(
         authority.pool, tenant_id=caller.tenant_id, request_id=content["request_id"],
@@ -284,7 +298,7 @@ def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any
 
 
 TRY_SECONDS = 0.8
-"""How long the try may wait for locks; a probe that asks for readiness gives up after a second."""
+"""How long `try_guard` may wait for locks: less than the second after which a readiness probe gives up."""
 
 log = structlog.get_logger("sentinel")
 
@@ -292,7 +306,10 @@ _NOBODY = uuid.UUID(int=0)
 
 
 def try_guard(authority: Authority) -> bool:
-    """Whether a guard is recorded in time now, for readiness: one is tried and undone. Never raises."""
+    """Return whether a guard can be recorded in time now, for readiness: record one and roll it back.
+
+    Returns False for every error of the authority or the database.
+    """
     caller = Caller(_NOBODY, _NOBODY, _NOBODY, None, frozenset(), None)
     try:
         operation = build_operation(

@@ -1,4 +1,4 @@
-"""A guard's row: what its transaction is handed. What repeats from request to request is one object of terms."""
+"""The row that a guard hands to its transaction; what repeats from request to request is one shared object of terms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sentinel.core.proof import PackValues
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuardTerms:
-    """Who asks for what kind of thing, and what the policy says to that; interned, so the same terms are the same object.
+    """The requester, the kind of operation and the policy's decision; interned, so equal terms are the same object.
 
-    `shared` are the totals and breakers of who asks, as JSON: `{"totals": […], "breakers": […]}`, None where there are none.
+    `shared` are the totals and breakers as JSON, `{"totals": […], "breakers": […]}`, or None if there are none.
     """
 
     tenant_id: uuid.UUID
@@ -49,7 +49,10 @@ class GuardTerms:
     request_template: str
 
     def as_input(self) -> dict[str, Any]:
-        """The terms' fields of `sentinel.guard_input`; absent means approvable, not asked for and no bound agent."""
+        """Return the terms' fields of `sentinel.guard_input`, leaving out those with their usual value.
+
+        Usual are `approvable` True, `asks_person` False and no `bound_agent`.
+        """
         found = {name: getattr(self, name) for name in self.__slots__}
         for name, usual in (("approvable", True), ("asks_person", False), ("bound_agent", None)):
             if found[name] is usual:
@@ -58,15 +61,16 @@ class GuardTerms:
 
 
 IDS = ("operation_id", "event_id", "second_event_id", "approval_id", "permit_id")
-"""The ids that a guard may need, the permit's random all over."""
+"""The ids that a guard may need, in order; all UUIDv7 except the permit's, which is fully random."""
 
 
 class GuardRow(msgspec.Struct, eq=False):
-    """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks.
+    """One guard, decided by the policy and ready to be recorded. `limits` are the limits without totals.
 
-    `ids` are those of IDS in that order, 16 bytes each. `params` are the request's, where its template makes the rest of it. `trace` is
-    the caller's trace and span, 16 and 8 bytes, where it named them. `packed` is what `batch_packing.pack_row` makes of all
-    of it, where that was done beforehand: nothing of the row may change after it.
+    `ids` are those of IDS in that order, 16 bytes each. `params` is the canonical params, from which the request
+    template restores `request`; None if it cannot. `trace` is the caller's trace and span id, 16 and 8 bytes, if it
+    sent them. `packed` is the output of `batch_packing.pack_row` if the row was packed in advance; the row must not
+    change afterwards.
     """
 
     terms: GuardTerms
@@ -90,7 +94,7 @@ class GuardRow(msgspec.Struct, eq=False):
     packed: bytes | None = None
 
     def as_input(self) -> dict[str, Any]:
-        """The row of `sentinel.guard_input`, JSON-ready, without its proof pack."""
+        """Return the row of `sentinel.guard_input`, ready for JSON, without the fields of its proof pack."""
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_PLAIN}
         ids = {name: uuid.UUID(bytes=self.ids[16 * place : 16 * place + 16]) for place, name in enumerate(IDS)}
         return {**self.terms.as_input(), **row, **ids, "limits": [limit_fields(ask) for ask in self.limits]}
@@ -100,7 +104,7 @@ _NOT_PLAIN = ("terms", "ids", "limits", "salt", "facts_commitment", "pack_values
 
 
 def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:
-    """`GuardTerms.shared` of the limits that are totals and of the breakers."""
+    """Return `GuardTerms.shared` for the limits that are totals and for the breakers."""
     if not totals and not breakers:
         return None
     return orjson.dumps(
@@ -109,7 +113,7 @@ def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[Breaker
 
 
 def limit_fields(ask: ReservationRequest) -> Mapping[str, Any]:
-    """A limit as the database takes it."""
+    """Return a limit as the database takes it (`sentinel.limit_ask`)."""
     return {
         "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
         "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,

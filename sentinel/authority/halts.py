@@ -1,6 +1,7 @@
 """Halts (kill switches): listing, setting and lifting them, and the heartbeat status of an agent.
 
-A global halt belongs to no tenant (the nil uuid); every tenant sees it, only a local administrator sets or lifts it.
+A global halt belongs to no tenant and is stored under the nil UUID; every tenant sees it, and only a local
+administrator sets or lifts it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ LEVELS = ("pause", "kill")
 
 @dataclass(frozen=True, slots=True)
 class HaltRow:
-    """A halt; `target` is empty for the global and tenant scopes, "AGENT ACTION" for agent_action. `breaker_key` names the
-    breaker that set it, if one did."""
+    """A halt. `target` is empty for the scopes global and tenant, and "AGENT ACTION" for agent_action.
+
+    `breaker_key` names the breaker that set it, if one did.
+    """
 
     halt_id: uuid.UUID
     scope: str
@@ -43,7 +46,7 @@ class HaltRow:
 
 @dataclass(frozen=True, slots=True)
 class HaltSet:
-    """Which halt is in force now; `already` when it was before."""
+    """The halt that is in force now; `already` is True if it was in force before."""
 
     halt_id: uuid.UUID
     already: bool
@@ -56,9 +59,10 @@ class _Lifted:
 
 @dataclass(frozen=True, slots=True)
 class LastEffect:
-    """Effects in a halt's scope around its setting: how many after it (expected: 0), and when the last one was.
+    """Effects in a halt's scope around the time when it was set: `after` counts those after it (expected: 0).
 
-    An effect is a start, or a decision that allows. `seconds` after the halt, negative before it, None without any.
+    An effect is a start, or a decision that allows. `seconds` is how long after the halt the last effect was: negative
+    if before it, None if there was none.
     """
 
     after: int
@@ -74,9 +78,10 @@ class HaltTarget:
 
 
 EFFECTS_BEFORE_HALT, EFFECTS_AFTER_HALT = timedelta(seconds=30), timedelta(minutes=5)
-"""How far around a halt's setting its last effect is searched."""
+"""How long before and after the time when a halt was set its effects are searched."""
 _MAX_CLOCK_SKEW = timedelta(minutes=1)
-# Both times are the database's, taken under the halt lock: a later holder of the lock has the later time.
+# The times of halt and effect are comparable: both are the database's, taken while holding the halt lock, so that a
+# later holder of the lock has a later time.
 LAST_EFFECT = """
 select (count(*) filter (where e.occurred_at > %(set_at)s))::integer as after,
        extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds
@@ -90,8 +95,9 @@ where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last
                        or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
                      else true end
 """
-# Of recent operations and bound keys: suggestions, not a complete list. By the tenant's latest events, whose key opens with the tenant; that of
-# operations does not, and who has few would look through everybody's.
+# Suggestions from recent operations and bound keys, not a complete list. Recent operations are found by the tenant's
+# latest events, whose primary key begins with the tenant; that of operations does not, and for a tenant with few
+# operations the query would scan those of all tenants.
 KNOWN_TARGETS = """
 with latest as materialized (
   select kind, operation_id from sentinel.events where tenant_id = %(tenant_id)s order by event_id desc limit 4000
@@ -107,7 +113,7 @@ union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """
 _COLUMNS = "halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at, breaker_key"
-# What is in force is never cut off: there are at most as many as there are things to halt.
+# No limit on halts in force: there are at most as many as there are targets to halt.
 LIST_HALTS = SqlTemplate("""
 select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is null
 union all
@@ -123,7 +129,8 @@ LIFT_HALT = "select sentinel.lift_halt(%(owner)s, %(halt_id)s, %(lifted_by)s, %(
 IS_GLOBAL = """
 select true from sentinel.halts where tenant_id = %(owner)s and halt_id = %(halt_id)s and lifted_at is null
 """
-# The worst level over everything this agent does. A halt of one action or scenario does not stop the agent as a whole.
+# The strictest level that covers everything this agent does. A halt of one action or scenario does not stop the whole
+# agent.
 COVERING = """
 select max(case level when 'kill' then 2 else 1 end) from sentinel.halts
 where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
@@ -132,16 +139,16 @@ where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
 
 
 MOST_LIFTED = 200
-"""How many lifted halts are listed, the newest; the events halt_lifted name all."""
+"""How many lifted halts are listed, newest first; the events `halt_lifted` record all of them."""
 
 
 def list_halts(pool: Pool, tenant_id: uuid.UUID) -> list[HaltRow]:
-    """All of the tenant's halts in force and the global ones, newest first."""
+    """Return the halts in force, the tenant's and the global ones, newest first."""
     return _list_halts(pool, tenant_id, most_lifted=0)
 
 
 def list_lifted_too(pool: Pool, tenant_id: uuid.UUID) -> tuple[list[HaltRow], bool]:
-    """These and the newest `MOST_LIFTED` that were lifted, newest first; and whether more were lifted, which are left out."""
+    """Return the halts in force and the newest `MOST_LIFTED` lifted ones, newest first; and whether lifted ones are left out."""
     rows = _list_halts(pool, tenant_id, most_lifted=MOST_LIFTED + 1)
     lifted = [row for row in rows if row.lifted_at is not None]
     if len(lifted) <= MOST_LIFTED:
@@ -167,7 +174,7 @@ def _put_in_force(
     set_by: str,
     event_id: uuid.UUID,
 ) -> HaltSet:
-    """Put a halt in force, or find the one that is; a "kill" replaces a "pause"."""
+    """Put a halt in force, or return the one that already covers the target; a "kill" replaces a "pause"."""
     found = one_row(pool, HaltSet, SET_HALT, {
         "owner": owner, "halt_id": halt_id, "scope": scope, "target": target, "level": level, "reason": reason,
         "set_by": set_by, "event_id": event_id,
@@ -179,20 +186,23 @@ def _put_in_force(
 def _end_halt(
     pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
 ) -> bool:
-    """End a halt. False when it is not in force, or not this owner's."""
+    """Lift a halt; return False if it is not in force or belongs to another owner. Raises `MayBeRecorded` as `act_once`."""
     return act_once(pool, _Lifted, LIFT_HALT, {
         "owner": owner, "halt_id": halt_id, "lifted_by": lifted_by, "reason": reason, "event_id": event_id,
     }, is_taken=lambda found: found.lifted).lifted  # fmt: skip
 
 
 def heartbeat_status(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
-    """ "OK", "PAUSE" or "KILL": the worst halt over everything the agent does, for its heartbeat."""
+    """Return "OK", "PAUSE" or "KILL": the strictest halt that covers everything the agent does, for its heartbeat."""
     worst = scalar(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
     return ("OK", "PAUSE", "KILL")[worst or 0]
 
 
 def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
-    """The last effect in the halt's scope from `EFFECTS_BEFORE_HALT` its setting to `EFFECTS_AFTER_HALT` it, or to its lifting."""
+    """Return the last effect in the halt's scope.
+
+    Searches from `EFFECTS_BEFORE_HALT` before it was set to `EFFECTS_AFTER_HALT` after, or until it was lifted.
+    """
     since, until = halt.set_at - EFFECTS_BEFORE_HALT, halt.set_at + EFFECTS_AFTER_HALT
     until = until if halt.lifted_at is None else min(until, halt.lifted_at)
     found = one_row(pool, LastEffect, LAST_EFFECT, {
@@ -204,20 +214,25 @@ def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
 
 
 def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[HaltTarget]:
-    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to. Empty where the database cannot tell."""
+    """Return agents, actions and scenarios of the latest operations, and the agents that keys are bound to.
+
+    Returns an empty list while the database is unavailable.
+    """
     try:
         return all_rows(pool, HaltTarget, KNOWN_TARGETS, {"tenant_id": tenant_id})
     except (EngineUnavailable, StillDeciding):
-        return []  # suggestions: the page is needed without them too
+        return []  # they are only suggestions: the page for halting must work without them
 
 
 _ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")
 
 
 def set_halt(pool: Pool, actor: Actor, *, scope: str, target: str = "", level: str = "kill", reason: str) -> HaltSet:
-    """The halt in force. Agents, actions (or "refund.*"), scenarios and "AGENT ACTION" need a `target`; approvers may halt.
+    """Put a halt in force and return it, or the one that was in force before. Needs the role approver.
 
-    A global halt stops other tenants too, so only a local administrator sets one. Raises `InvalidInput`, `Forbidden`.
+    `target` is an agent, an action (or a pattern like "refund.*"), a scenario or "AGENT ACTION", by `scope`; empty for
+    global and tenant. A global halt stops other tenants too, so only a local administrator may set one. Raises
+    `InvalidInput` or `Forbidden`.
     """
     actor.must_be("approver")
     _check_target(scope, target, level)
@@ -246,9 +261,10 @@ def _check_target(scope: str, target: str, level: str) -> None:
 
 
 def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
-    """Lift the tenant's halt; a local administrator also a global one, anybody else `Forbidden`.
+    """Lift a halt of the tenant. Needs the role admin; a global halt can be lifted only by a local administrator.
 
-    Raises `NotFound` when none of that id is in force, `MayBeRecorded` where the answer was lost.
+    Raises `Forbidden`, `NotFound` if no halt with that id is in force, or `MayBeRecorded` if the connection was lost
+    and the halt may have been lifted.
     """
     actor.must_be("admin")
     owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if actor.is_local else [actor.tenant_id]

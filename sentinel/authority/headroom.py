@@ -1,4 +1,4 @@
-"""What is left of the limits that an action would be counted in. Reserves nothing: what is left now may be gone at the next guard."""
+"""What is left of the limits that an action would count in. Reserves nothing: another guard may use it up at any time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FIND_LEFT = """
 select limit_key, cap_minor, greatest(cap_minor - used_minor, 0) as left_minor, fits, reason_code
 from unnest(sentinel.limit_states(%(tenant_id)s, %(limits)s::jsonb, %(amount_minor)s, clock_timestamp())) order by limit_key
 """
-"""The limits that apply, and what of each is neither held nor captured in the window that is being filled."""
+"""Reads, for each limit that applies, what is neither held nor captured in its current window."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitLeft:
-    """One limit of a policy, for the owner that the action is counted to. Amounts are in minor units."""
+    """One limit of a policy for the subject whose budget the action counts in. Amounts are in minor units."""
 
     limit_key: str
     cap_minor: int
@@ -33,7 +33,7 @@ class LimitLeft:
     reason_code: str
 
     def shown(self, currency: str) -> dict[str, Any]:
-        """Without its owner, in the wire form of amounts."""
+        """Return the limit without its subject, with amounts in wire form."""
         return {
             "limit": self.limit_key.partition("|")[0], "reason_code": self.reason_code, "fits": self.fits,
             "cap": money_out(Money(self.cap_minor, currency)), "left": money_out(Money(self.left_minor, currency)),
@@ -41,7 +41,7 @@ class LimitLeft:
 
 
 def find_headroom(authority: Authority, caller: Caller, operation: Operation) -> list[dict[str, Any]]:
-    """What is left of each limit that the operation would be counted in; none where the policy alone denies it."""
+    """Return what is left of each limit that the operation would count in, in wire form; empty if the policy alone denies it."""
     decision, _ = provisional(authority, caller, operation)
     amount = operation.params.get("amount")
     if not decision.limits or not amount:

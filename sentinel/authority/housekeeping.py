@@ -1,4 +1,4 @@
-"""Periodic expiry of permits and approvals, silent starts put in doubt, feed positions given to events."""
+"""Housekeeping: expire permits and approvals, put silent starts in doubt, give feed positions to events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
 _BATCH_SIZE = 100
 _PERMIT_BATCH_SIZE = 200
-"""As `sentinel.run_housekeeping` has it: so few that a guard which waits for one of their budgets does not notice."""
+"""The same as in `sentinel.run_housekeeping`: so few that a guard waiting for one of their budgets is not delayed."""
 LIMIT_MARK_SECONDS = 5
-"""How long the mark lasts unless renewed: the housekeeper looks each second."""
+"""How long a key's mark (too many open permits or approvals) lasts unless renewed; housekeeping renews it each second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredCounts:
-    """What expired in one round."""
+    """How many permits and approvals expired, and how many operations fell in doubt, in one run."""
 
     permits_expired: int
     approvals_expired: int
@@ -38,9 +38,10 @@ class ExpiredCounts:
 
 
 def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float = 0.7) -> ExpiredCounts:
-    """Expire permits and approvals and put silent operations in doubt; further batches of permits and approvals for at most `seconds`.
+    """Expire permits and approvals and put silent operations in doubt; return the counts.
 
-    Raises `EngineUnavailable`.
+    Further batches of permits and approvals follow while there are more, for at most `seconds`. Raises
+    `EngineUnavailable`.
     """
     until = time.monotonic() + seconds
     ids = [new_id() for _ in range(2 * _BATCH_SIZE)]
@@ -57,20 +58,20 @@ def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float
 
 
 def release_expired_permits(pool: Pool, most: int = _PERMIT_BATCH_SIZE) -> int:
-    """Release the reservations of at most `most` expired unused permits; returns how many. One transaction."""
+    """Release the reservations of at most `most` expired unused permits, in one transaction, and return their number."""
     found = call_with_retry(pool, lambda c: c.execute(RELEASE_EXPIRED_PERMITS, [most]).fetchone())
     return found[0] if found else 0
 
 
 def expire_approvals(pool: Pool, most: int) -> int:
-    """Expire at most `most` approvals whose time is over; returns how many. One transaction."""
+    """Expire at most `most` overdue approvals, in one transaction, and return their number."""
     ids = [new_id() for _ in range(most)]
     found = call_with_retry(pool, lambda c: c.execute(EXPIRE_APPROVALS, [ids]).fetchone())
     return found[0] if found else 0
 
 
 def mark_keys_at_limits(pool: Pool, most_permits: int, most_questions: int) -> int:
-    """Mark the keys with as many or more open permits, or pending approvals; returns how many."""
+    """Mark the keys that have at least so many open permits or pending approvals, and return their number."""
     found = call_with_retry(
         pool, lambda c: c.execute(MARK_KEYS_AT_LIMITS, [most_permits, most_questions, LIMIT_MARK_SECONDS]).fetchone()
     )
@@ -78,9 +79,10 @@ def mark_keys_at_limits(pool: Pool, most_permits: int, most_questions: int) -> i
 
 
 def sequence_events(pool: Pool, most: int = 1000) -> int:
-    """Give feed positions to the next `most` events, and the rest of the last one's transaction; returns how many it went through.
+    """Give feed positions to the next `most` events and the rest of the last one's transaction; return how many.
 
-    After a restore that counts those that have their positions from before: 0 is returned once the restored ones are through.
+    After a restore this counts restored events too, which already have their positions; it returns 0 once there are no
+    more.
     """
     found = call_with_retry(pool, lambda c: c.execute(SEQUENCE_EVENTS, [most]).fetchone())
     return found[0] if found else 0
@@ -88,25 +90,25 @@ def sequence_events(pool: Pool, most: int = 1000) -> int:
 
 SEQUENCE_SECONDS, HOUSEKEEPING_SECONDS = 0.15, 1.0
 SEQUENCE_MOST_SECONDS = 0.7
-"""How long a round goes on with positions while everything else of it waits: after a restore there may be millions to go through."""
+"""How long one round may give positions before its other steps run: after a restore there may be millions of events."""
 
 log = structlog.get_logger("sentinel.housekeeping")
 
 
 def _postponed(step: Callable[[], None]) -> str | None:
-    """Why a step could not be done now; None when it was, or failed in a way that is logged here."""
+    """Run a step and return why it was refused; None if it succeeded, or failed unexpectedly, which is logged here."""
     try:
         step()
     except SentinelError as error:
         return error.detail
     except Exception:
-        # A step that fails must not end the thread: nothing would expire any more.
+        # A failing step must not end the thread: nothing would expire any more.
         log.exception("housekeeping_failed")
     return None
 
 
 class Housekeeper(threading.Thread):
-    """The housekeeping thread. `tell` is called with the counts of each run; each of `each_round` every round."""
+    """The housekeeping thread. `tell` is called with the counts of each run, and the steps `each_round` in every round."""
 
     def __init__(
         self, authority: Authority, *, tell: Callable[[ExpiredCounts], None] = lambda expired: None,
@@ -119,13 +121,16 @@ class Housekeeper(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
-        """Sequence events often, expire each second; wait while the database is unreachable."""
+        """Give feed positions every SEQUENCE_SECONDS and expire every HOUSEKEEPING_SECONDS, until stopped.
+
+        Steps that fail, as while the database is unreachable, are tried again in a later round.
+        """
         rounds, away = 0, False
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
             steps = [*self._each_round, self._sequence]
             if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
                 steps += [self._authority.clock.refresh, self._mark_keys, self._expire, self._note_key_uses]
-            # Each by itself: what one cannot do is no reason for another not to be done.
+            # Each step runs on its own: a failing step must not keep the others from running.
             causes = [cause for step in steps if (cause := _postponed(step)) is not None]
             if causes and not away:
                 log.warning("housekeeping_postponed", cause=causes[0])
@@ -148,7 +153,7 @@ class Housekeeper(threading.Thread):
         self._authority.key_uses.write(self._authority.pool)
 
     def stop(self) -> None:
-        """Stop after the current round."""
+        """Stop after the current round; wait for it at most two seconds."""
         self._stop_asked.set()
         if self.is_alive():
             self.join(timeout=2)

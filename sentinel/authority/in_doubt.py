@@ -28,12 +28,15 @@ class InDoubtRow:
     started_at: datetime
     in_doubt_since: datetime
     act_until: datetime | None
-    """Until then "not executed" cannot be said; None when it can be said already."""
+    """Until when the caller may act, so that "not executed" cannot be recorded yet; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class InDoubtTotal:
-    """How much is in doubt in one currency; without an amount, `currency` is None. `oldest` is the longest in doubt."""
+    """How much is in doubt in one currency; `currency` and `amount_minor` are None for operations without an amount.
+
+    `oldest` is since when the oldest of them is in doubt.
+    """
 
     currency: str | None
     operations: int
@@ -43,7 +46,7 @@ class InDoubtTotal:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """A started operation with everything needed to resolve its doubt. Amounts in minor units."""
+    """An operation with everything that a person needs to resolve its doubt. Amounts in minor units."""
 
     operation_id: uuid.UUID
     idempotency_key: str
@@ -65,10 +68,10 @@ class OperationRow:
     held_minor: int | None
     once_key_held: bool
     act_until: datetime | None
-    """Until then "not executed" cannot be said; None when it can be said already."""
+    """Until when the caller may act, so that "not executed" cannot be recorded yet; None if it can."""
     not_executed_at: datetime | None
     halt_id: uuid.UUID | None
-    """What a contradiction halted."""
+    """The halt that a contradiction set, if there was one."""
 
 
 _IN_DOUBT = """
@@ -81,7 +84,7 @@ where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt'
 _LONGEST = "order by s.in_doubt_since, s.operation_id limit %(limit)s"
 LIST_IN_DOUBT = f"{_IN_DOUBT} {_LONGEST}"
 LIST_BEHIND = f"{_IN_DOUBT} and (s.in_doubt_since, s.operation_id) > (%(after_at)s, %(after_id)s) {_LONGEST}"
-# Minor units of different currencies are not compared.
+# By currency first: minor units of different currencies are not comparable.
 _GREATEST = "o.amount_minor desc nulls last, s.in_doubt_since, s.operation_id limit %(limit)s"
 BY_AMOUNT = f"{_IN_DOUBT} order by o.currency nulls last, {_GREATEST}"
 OF_CURRENCY = f"{_IN_DOUBT} and o.currency = %(currency)s order by {_GREATEST}"
@@ -111,10 +114,10 @@ def list_in_doubt(
     pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False, currency: str | None = None,
     after: tuple[datetime, uuid.UUID] | None = None,
 ) -> list[InDoubtRow]:  # fmt: skip
-    """The tenant's operations in doubt, longest first; from behind `after` = (in_doubt_since, operation_id).
+    """Return the tenant's operations in doubt, longest in doubt first, after the cursor (in_doubt_since, operation_id).
 
-    `by_amount`: by currency, and of each the greatest amounts first. `currency`: of this one only, the greatest amounts first. Neither
-    goes on behind a place.
+    `by_amount` orders them by currency, then largest amounts first; `currency` keeps only that currency, largest
+    amounts first. Both ignore the cursor.
     """
     longest = LIST_IN_DOUBT if after is None else LIST_BEHIND
     statement = OF_CURRENCY if currency is not None else BY_AMOUNT if by_amount else longest
@@ -125,12 +128,12 @@ def list_in_doubt(
 
 
 def in_doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[InDoubtTotal]:
-    """How much of the tenant's is in doubt, by currency."""
+    """Return the tenant's totals in doubt, by currency."""
     return all_rows(pool, InDoubtTotal, TOTALS, {"tenant_id": tenant_id})
 
 
 def find_operation(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> OperationRow | None:
-    """The tenant's operation of that id, whatever its state, or None."""
+    """Return the tenant's operation with that id, whatever its state, or None."""
     return one_row(pool, OperationRow, FIND_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
@@ -145,7 +148,11 @@ def _record_resolution(
     event_id: uuid.UUID,
     in_doubt_since: datetime | None,
 ) -> tuple[str, datetime | None]:
-    """("resolved", "unknown", "not_in_doubt", "changed" or "still_acting", until when). Executed captures the budget, not executed frees it."""
+    """Record a resolution and return its result and, for "still_acting", until when the caller may act.
+
+    The result is "resolved", "unknown", "not_in_doubt", "changed" or "still_acting". Executed captures the budget, not
+    executed releases it. Raises `MayBeRecorded` as `act_once`.
+    """
     found = act_once(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
         "evidence": evidence, "event_id": event_id, "in_doubt_since": in_doubt_since,
@@ -168,12 +175,13 @@ def resolve_in_doubt(
     evidence: str,
     in_doubt_since: datetime | None = None,
 ) -> None:
-    """End the doubt. Freeing budget moves a cap, so it takes an administrator.
+    """Resolve an operation in doubt as executed or not executed. Needs the role admin, because it may release budget.
 
-    "Not executed" is final: nothing starts under that key any more. `in_doubt_since` is that of the doubt that the person looked
-    at; without it only the "not executed" of a contradiction is refused. Raises `NotFound`, `Forbidden`, `StillActing` ("not
-    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt;
-    `MayBeRecorded` where the answer was lost.
+    "Not executed" is final: nothing can start under that idempotency key any more. `in_doubt_since` identifies the
+    doubt that the person looked at; without it only "not executed" after a contradiction is refused. Raises `NotFound`,
+    `Forbidden`, `StillActing` ("not executed" while the caller may still act on its start), `Conflict` if the operation
+    is not in doubt or in another doubt, or `MayBeRecorded` if the connection was lost and the resolution may be
+    recorded.
     """
     actor.must_be("admin")
     result, act_until = _record_resolution(
@@ -196,7 +204,10 @@ _CONTRADICTED = 'a success was reported after "not executed": look again, and na
 
 
 def _where_it_stands(found: OperationRow | None) -> str:
-    """Why there is no doubt to end; `found` may have moved since, and by now be in doubt."""
+    """Return a sentence that says why there is no doubt to resolve.
+
+    `found` was read after the refusal, so by now it may be in doubt.
+    """
     if found is None or found.status == "in_doubt":
         return "the operation was not in doubt; ask again"
     later = ": it falls in doubt where no outcome is reported in time" if found.status == "started" else ""

@@ -1,10 +1,11 @@
-"""Agent keys: who may ask the authority, as whom, and what for. Shown once, kept as a hash, revocable.
+"""Agent keys: who may call the authority, for which agent, and with which scopes.
 
-A rotation makes a second key of the same principal and gives the first an end, so that an agent changes over without
-a gap. The database's clock says whether a key is usable. Making, rotating and revoking are in `protected_changes.py`.
+A key is shown once, stored as a hash, and can be revoked. A rotation makes a second key of the same principal and lets
+the first one expire after an overlap, so that an agent changes over without a gap. The database's clock says whether a
+key is usable. Issuing, rotating and revoking go through `protected_changes.py`.
 
-Every secret has a known prefix, by which scanners find a leaked one, 178 random bits, and a checksum, by which a typing error is
-refused without asking the database. A plain SHA-256 is enough at rest because nobody can try out 178 random bits.
+Every secret has a known prefix, by which scanners find a leaked one, 178 random bits, and a checksum, by which a typing
+error is refused without a query. A plain SHA-256 is enough at rest, because 178 random bits cannot be guessed by trial.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ CHECKSUM_LENGTH = 6
 
 
 def make_secret(prefix: str) -> str:
-    """`prefix`, 30 random base62 digits, 6 digits of their CRC-32."""
+    """Return a new secret: `prefix`, 30 random base62 digits, and 6 base62 digits of the CRC-32 of all before."""
     body = prefix + "".join(secrets.choice(_DIGITS) for _ in range(RANDOM_LENGTH))
     return body + _checksum(body)
 
 
 def is_well_formed(secret: str, prefixes: tuple[str, ...]) -> bool:
-    """Whether `secret` has one of the prefixes, the length, the digits and a right checksum."""
+    """Return whether `secret` has one of the prefixes, the right length and alphabet, and a correct checksum."""
     prefix = next((known for known in prefixes if secret.startswith(known)), None)
     if prefix is None or len(secret) != len(prefix) + RANDOM_LENGTH + CHECKSUM_LENGTH:
         return False
@@ -51,7 +52,7 @@ def is_well_formed(secret: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def secret_hash(secret: str) -> bytes:
-    """What is stored and looked up: 32 bytes of SHA-256."""
+    """Return the form in which a secret is stored and looked up: its SHA-256, 32 bytes."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -67,18 +68,21 @@ LIVE, TEST = "snt_live_", "snt_test_"
 HINT_LENGTH = 14
 
 WORKER_SCOPE = "worker"
-"""Whose word counts on facts that a policy has `vouched_by: worker`: a program that gathers facts and repeats no agent's."""
+"""The scope of a key that may vouch for facts that a policy declares `vouched_by: worker`.
+
+For a program that gathers facts itself and does not pass on what an agent states.
+"""
 SCOPES = ("guard", "check", "report", "approvals:read", "approvals:read_all", "heartbeat", WORKER_SCOPE)
-"""Everything a key can be allowed. None of them approves, sets or lifts a halt: no key ever can."""
+"""All scopes that a key can have. None of them permits approving, or setting or lifting a halt: no key can do that."""
 DEFAULT_SCOPES = ("guard", "check", "report", "approvals:read", "heartbeat")
-"""What an agent gets unless told otherwise: its own business, not other agents' approvals."""
+"""The default scopes of an agent's key: its own requests and approvals, not those of other agents."""
 WORKER_SCOPES = (*DEFAULT_SCOPES, WORKER_SCOPE)
-"""What a worker gets, and the demo's agent, which gathers its facts itself."""
+"""The scopes of a worker's key, and of the demo's agent, which gathers its facts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key as the authority sees it; `usable` is neither revoked nor over, by the database clock."""
+    """A key as the authority sees it; `usable` means neither revoked nor expired, by the database's clock."""
 
     tenant_id: uuid.UUID
     key_id: uuid.UUID
@@ -114,7 +118,7 @@ class KeyListing:
 
 _USABLE = "(k.revoked_at is null and (k.expires_at is null or k.expires_at > clock_timestamp())) as usable"
 
-# By hash alone: the caller has nothing else yet. A key of a tenant that is gone is no key, hence the join.
+# Looks up by the hash alone, because the tenant is not known yet. The join leaves out a key whose tenant was deleted.
 FIND_KEY = SqlTemplate("""
 select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {usable}
 from sentinel.agent_keys k join sentinel.tenants t using (tenant_id) where k.key_hash = %(key_hash)s
@@ -137,33 +141,33 @@ select exists (select from sentinel.agent_keys
 
 
 def looks_like_key(key: str) -> bool:
-    """Whether the form and the checksum are right: refuses typing errors before any database is asked."""
+    """Return whether a key's form and checksum are right, to refuse typing errors without a query."""
     return is_well_formed(key, (LIVE, TEST))
 
 
 def find_key(pool: Pool, hash_: bytes) -> KeyRow | None:
-    """The key of that hash, usable or not, or None."""
+    """Return the key with that hash, usable or not, or None."""
     return one_row(pool, KeyRow, FIND_KEY, {"key_hash": hash_})
 
 
 def find_key_by_id(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID) -> KeyRow | None:
-    """The tenant's key of that id, or None."""
+    """Return the tenant's key with that id, usable or not, or None."""
     return one_row(pool, KeyRow, FIND_KEY_BY_ID, {"tenant_id": tenant_id, "key_id": key_id})
 
 
 def is_workers(pool: Pool, tenant_id: uuid.UUID, principal_id: uuid.UUID) -> bool:
-    """Whether a principal's keys, usable or not, have the scope `worker`. A rotation changes no scope."""
+    """Return whether any of a principal's keys, usable or not, has the scope `worker`. A rotation does not change scopes."""
     fields = {"tenant_id": tenant_id, "principal_id": principal_id, "scope": WORKER_SCOPE}
     return bool(scalar(pool, HAS_SCOPE, fields))
 
 
 def list_keys(pool: Pool, tenant_id: uuid.UUID) -> list[KeyListing]:
-    """All keys of a tenant, oldest first, dead ones included."""
+    """Return all keys of a tenant, oldest first, including revoked and expired ones."""
     return all_rows(pool, KeyListing, LIST_KEYS, {"tenant_id": tenant_id})
 
 
 def kept_of(key: str, principal_id: uuid.UUID) -> dict[str, str]:
-    """What is kept of a new key: its hash (hex), its first characters, and whose it is."""
+    """Return what is stored of a new key: its hash (hex), its first characters as a hint, and its principal."""
     return {"key_hash": secret_hash(key).hex(), "hint": key[:HINT_LENGTH], "principal_id": str(principal_id)}
 
 
@@ -171,7 +175,7 @@ MOST_DAYS = 3650
 
 
 class MadeBefore(Conflict):
-    """A key of that id was made already, by the same form sent twice; it was shown then and cannot be shown again."""
+    """Raised if a key with that id was already made, as by a form that is sent twice. The key cannot be shown again."""
 
     code = "key-made-before"
 
@@ -181,7 +185,7 @@ class MadeBefore(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A key that was just made. `key` is the secret: show it once."""
+    """A key that was just made. `key` is the secret, which must be shown once and never stored."""
 
     key: str
     key_id: uuid.UUID
@@ -201,10 +205,11 @@ def issue_key(
     key_id: uuid.UUID | None = None,
     actor: Actor | None = None,
 ) -> IssuedKey:
-    """A new key of a new principal. Its owner and its maker can never approve what it asks.
+    """Issue a key of a new principal. Its owner and its maker can never approve what it requests.
 
-    `agent_id` binds the key to one agent, None to any. With a `key_id` asking twice makes one key. `actor` is who makes it,
-    None the machine itself. Raises `InvalidInput` naming the field, `MadeBefore`, or `WaitsForAdministrator` (not made yet).
+    `agent_id` binds the key to one agent; without it, the key may act for any agent. With a given `key_id` only one key
+    is ever made: a repeat raises `MadeBefore`. `actor` is who makes the key; None is the local administrator. Raises
+    `InvalidInput` naming the field, `MadeBefore`, or `WaitsForAdministrator` (not made yet), and as `request_change`.
     """
     if agent_id is not None:
         check_identifier(agent_id, "agent_id", 128)
@@ -223,14 +228,14 @@ def issue_key(
 
 
 def check_scopes(scopes: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` for a scope that does not exist, or none at all."""
+    """Raise `InvalidInput` for an unknown scope, or no scope at all."""
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
         raise InvalidInput.of("scopes", f"must be some of {', '.join(SCOPES)}")
 
 
 def key_lifetime_seconds(days: int | None) -> int | None:
-    """Days of life in seconds; None for no end."""
+    """Return a lifetime in days as seconds; None for a key that does not expire. Raises `InvalidInput`."""
     if days is None:
         return None
     if not 1 <= days <= MOST_DAYS:
@@ -251,10 +256,12 @@ def rotate_key(
     new_key_id: uuid.UUID | None = None,
     actor: Actor | None = None,
 ) -> IssuedKey:
-    """The successor of a usable key: same principal, agent, scopes and owner; the old one ends after the overlap.
+    """Issue the successor of a usable key, with the same principal, agent, scopes and owner.
 
-    With a `new_key_id` asking twice makes one key. `actor` is who does it (None: the machine itself), who cannot approve what
-    the key asks either. Raises `NotFound`, `MadeBefore`, `WaitsForAdministrator` (not made yet), or `Conflict` when the old key is over.
+    The old key expires after `overlap_seconds`, or earlier if it would have. With a given `new_key_id` only one key is
+    ever made: a repeat raises `MadeBefore`. `actor` is who rotates it (None: the local administrator), and can never
+    approve what the key requests either. Raises `InvalidInput`, `NotFound`, `MadeBefore`, `WaitsForAdministrator` (not
+    made yet), or `Conflict` if the old key is revoked or expired.
     """
     if overlap_seconds < 0:
         raise InvalidInput.of("overlap_seconds", "must not be negative")
@@ -276,7 +283,10 @@ def rotate_key(
 
 
 def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, actor: Actor | None = None) -> None:
-    """Revoke the tenant's key; without an `actor`, on the machine itself. Raises `NotFound`, or `Conflict` when it was before."""
+    """Revoke the tenant's key; `actor` None is the local administrator.
+
+    Raises `NotFound`, or `Conflict` if it was already revoked.
+    """
     said = request_change(
         pool, actor or local_administrator(tenant_id), REVOKE_KEY, f"key/{key_id}", {"key_id": key_id}
     )
@@ -288,7 +298,7 @@ def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, actor: Ac
 
 USES_WRITTEN_SECONDS = 60.0
 
-# Skips what somebody is changing just now: the housekeeper that writes this waits for nobody.
+# Skips rows that another transaction has locked: the housekeeping thread must not wait for them.
 RECORD_USES = """
 with used as (
   select k.tenant_id, k.key_id, clock_timestamp() - make_interval(secs => u.seconds_ago) as used_at
@@ -302,10 +312,10 @@ where k.tenant_id = used.tenant_id and k.key_id = used.key_id and (k.last_used_a
 
 
 class KeyUses:
-    """When keys were used, gathered in memory and written by the housekeeper: a decision never waits for it or writes it.
+    """When keys were last used: collected in memory, written by the housekeeping thread so that no decision waits.
 
-    As coarse as the memory of keys (`authority/api/identity.py`); a process writes a key at most once a minute, and one that is
-    killed forgets at most that minute.
+    Accurate to the lifetime of the key cache (`authority/api/identity.py`). A process writes each key at most once a
+    minute, and loses at most that minute when it is killed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -315,12 +325,15 @@ class KeyUses:
         self._written: dict[tuple[uuid.UUID, uuid.UUID], float] = {}
 
     def note(self, tenant_id: uuid.UUID, key_id: uuid.UUID) -> None:
-        """The key was accepted just now."""
+        """Note that the key was accepted just now."""
         with self._lock:
             self._used[tenant_id, key_id] = self._clock()
 
     def write(self, pool: Pool) -> int:
-        """Write the uses of keys that were not written this last minute; how many. Raises `EngineUnavailable`."""
+        """Write the uses of those keys that were not written in the last minute, and return their number.
+
+        Raises `EngineUnavailable`.
+        """
         now = self._clock()
         with self._lock:
             self._written = {key: at for key, at in self._written.items() if now - at < USES_WRITTEN_SECONDS}
@@ -337,7 +350,7 @@ class KeyUses:
 
 
 def _record_uses(pool: Pool, uses: Mapping[tuple[uuid.UUID, uuid.UUID], float]) -> None:
-    """Note when keys were used last: (tenant, key) → seconds ago. A later use that is on record stays."""
+    """Store when keys were last used: (tenant, key) → seconds ago. A later use that is already stored is kept."""
     changed(pool, RECORD_USES, {
         "tenant_ids": [tenant_id for tenant_id, _ in uses], "key_ids": [key_id for _, key_id in uses],
         "seconds_ago": list(uses.values()),

@@ -1,7 +1,7 @@
 """The authority's Prometheus metrics. Correct over several processes when PROMETHEUS_MULTIPROC_DIR is set before this is imported.
 
-Labels come from closed sets: an action counts under its name or pattern in a policy, and as "other" where no policy covers it, so a
-caller cannot grow the series.
+Labels come from closed sets: an action is counted under its name or pattern in a policy, and as "other" if no policy
+covers it, so that a caller cannot create series.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ REPLAYS = Counter("sentinel_replays", "Guard calls answered with the recorded de
 
 
 class BatchHistogram(Histogram):
-    """A histogram without labels that takes many observations at once: with several processes each single one asks the system twice."""
+    """A histogram without labels that takes many observations at once.
+
+    With PROMETHEUS_MULTIPROC_DIR every single observation costs two system calls.
+    """
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """As `observe` of each value."""
+        """Observe each value, with the same result as `observe` for each."""
         self._sum.inc(sum(values))
         for place, count in Counts(bisect_left(self._upper_bounds, value) for value in values).items():
             self._buckets[place].inc(count)
@@ -47,7 +50,7 @@ POLICY_RELOADS = Counter(
     "sentinel_policy_reloads", "Policy reloads by result: loaded, or kept the last good set.", ["result"]
 )
 for _result in ("loaded", "kept_last_good"):
-    # There from the start, at zero: a rate over a series that begins with its first event does not see that event.
+    # Create the series at zero: a rate over a series that begins with its first event does not count that event.
     POLICY_RELOADS.labels(_result)
 POLICIES_NOT_IN_FORCE = Gauge(
     "sentinel_policies_not_in_force",
@@ -69,19 +72,22 @@ STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", mul
 
 
 def note_connections(*pools: Pool | LoopConnections) -> None:
-    """Note this process's database connections. In each process again and again: a scrape adds up what the processes noted last."""
+    """Set the gauges of this process's database connections.
+
+    Call it periodically in every process: a scrape sums what each process set last.
+    """
     POOL_IN_USE.set(sum(one.in_use for one in pools))
     POOL_SIZE.set(sum(one.size for one in pools))
 
 
 class DatabaseGauges(Collector):
-    """Gauges that the database knows, read at each scrape."""
+    """Gauges that are read from the database at each scrape."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     def collect(self) -> Iterable[Metric]:
-        """The figures, or nothing but `sentinel_database_up 0`."""
+        """Yield the gauges; only `sentinel_database_up 0` while the database does not answer."""
         try:
             found: DatabaseFigures | None = read_figures(self._pool)
         except SentinelError:
@@ -125,7 +131,7 @@ class DatabaseGauges(Collector):
 
 
 MOST_COUNTED = 20_000
-"""How many pending approvals of each tenant are counted, and looked at for the oldest: those that expire first."""
+"""How many pending approvals of each tenant are counted and searched for the oldest: those that expire first."""
 FIGURES = """
 select
   (select count(*) from sentinel.operation_states
@@ -155,7 +161,7 @@ from (
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFigures:
-    """Counts over all tenants, of pending approvals at most `MOST_COUNTED` of each; ages in seconds."""
+    """Counts over all tenants, with at most `MOST_COUNTED` pending approvals per tenant; ages in seconds."""
 
     reservations_held: int
     in_doubt: int
@@ -169,7 +175,7 @@ class DatabaseFigures:
 
 
 def read_figures(pool: Pool) -> DatabaseFigures:
-    """The figures now. Raises `EngineUnavailable`."""
+    """Read the current figures. Raises `EngineUnavailable`."""
 
     def call(connection: object) -> DatabaseFigures:
         with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]

@@ -13,10 +13,11 @@ from sentinel.store.sql_template import SqlTemplate
 
 @dataclass(frozen=True, slots=True)
 class DecidedOperation:
-    """`request` is the canonical operation; `policy_digest` names the policy text that decided it.
+    """A decided operation: `request` is its canonical form, `policy_digest` identifies the policy text that decided it.
 
-    `basis` is what was looked at beside it (`core.proof.decision_basis`), None from before that was kept; `tightened` names
-    what the database added. `pack` is the decision's event, which commits to all of them under `salt`.
+    `basis` is what the policy decided on beside it (`core.proof.decision_basis`), None for decisions from before it was
+    stored. `tightened` names the limits, halt or once-key by which the database tightened the decision. `pack` is the
+    body of the decision's event, which commits to all of these under `salt`.
     """
 
     request: str
@@ -43,10 +44,10 @@ and o.operation_id = (select operation_id from sentinel.events where tenant_id =
 
 
 def find_decided(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> DecidedOperation | None:
-    """The operation of that id, or None."""
+    """Return the decided operation with that id, or None."""
     return one_row(pool, DecidedOperation, FIND_DECIDED, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
 def find_decided_by_event(pool: Pool, tenant_id: uuid.UUID, event_id: uuid.UUID) -> DecidedOperation | None:
-    """The operation of a decision's event, or None."""
+    """Return the operation that a decision's event belongs to, or None."""
     return one_row(pool, DecidedOperation, FIND_DECIDED_BY_EVENT, {"tenant_id": tenant_id, "event_id": event_id})

@@ -1,6 +1,6 @@
 """Stored policy texts by digest, the policies in force, and how much of their limits is used.
 
-With several authorities on one database the one that loaded last says what is in force.
+If several authorities use one database, the policies that were declared last are in force.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, call_with_retry, scalar
 
 OPERATIONS_LOOKED_AT = 500
-"""Of at most how many of the latest operations the limits are shown."""
+"""How many of a tenant's latest operations are searched for subjects whose limit usage is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class InForceRow:
-    """A policy in force with its canonical text; `earlier` counts its previous texts."""
+    """A policy in force with its canonical text; `earlier` counts its other stored texts."""
 
     policy_id: str
     policy_digest: str
@@ -41,9 +41,10 @@ class InForceRow:
 
 @dataclass(frozen=True, slots=True)
 class LimitWindow:
-    """A limit to be looked at: `window` and `zone` as its policy has them, `prefix` all of its keys but the subject.
+    """A limit whose usage is read: `window` and `zone` as in its policy, `prefix` of its limit keys before the subject.
 
-    `currency_part` is which part of the subject, from 1, is the currency. `caps` are in minor units by currency.
+    `currency_part` is the position of the currency among the parts of the subject, from 1. `caps` are in minor units by
+    currency.
     """
 
     prefix: str
@@ -59,8 +60,8 @@ class LimitWindow:
 class LimitUsageRow:
     """How much of a limit one subject has used, in minor units; `whose` is a pseudonym, never the account itself.
 
-    `cap_minor` is the cap that was asked about, whatever cap the reservations were made under. `override_minor` is what people
-    approved above it; that is beside the cap, not in it.
+    `cap_minor` is the cap given in `LimitWindow`, whatever cap the reservations were made under. `override_minor` is
+    what people approved above the cap; it is not counted in `held_minor` and `captured_minor`.
     """
 
     prefix: str
@@ -76,9 +77,9 @@ REMEMBER_POLICY = """
 insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical)
 values (%s, %s, %s, %s) on conflict (policy_digest) do nothing
 """
-# Fails with the name of a zone that the server does not know, in which no calendar window could be counted.
+# Fails for a time zone that the server does not know: its calendar windows could not be counted.
 TRY_ZONES = "select date_trunc('day', clock_timestamp(), zone) from unnest(%(zones)s::text[]) as asked (zone)"
-# Policies are everybody's: what changes them is told in the feed of the nil tenant.
+# Policies belong to all tenants: their changes are events in the feed of the nil tenant.
 PUT_IN_FORCE = """
 with put as (
   insert into sentinel.policies_in_force as p (policy_id, policy_digest) select * from unnest(%(ids)s::text[], %(digests)s::text[])
@@ -95,10 +96,11 @@ select f.policy_id, f.policy_digest, f.since, p.canonical,
        (select count(*)::integer from sentinel.policies e where e.policy_id = f.policy_id) - 1 as earlier
 from sentinel.policies_in_force f join sentinel.policies p using (policy_digest) order by f.policy_id
 """
-# The parts of the window that are counted now, as sentinel.limit_states counts them, for recent spenders:
-# this looks at a bounded number of rows however many accounts there are, those of the tenant's latest events: their key opens with the tenant,
-# and that of operations does not. Accounts do not leave here.
-# Caps are handed in: a kept one is that of the last reservation that fitted. A currency without a cap has no such limit.
+# Sums the current window's parts as sentinel.limit_states does, for the subjects of recent operations: the number of
+# rows read is bounded, however many accounts there are. Recent operations are found by the tenant's latest events,
+# because the primary key of events begins with the tenant, and that of operations does not. Accounts are returned as
+# pseudonyms only. Caps are parameters, because a stored cap is that of the last reservation that fitted; for a currency
+# without a cap the limit does not apply.
 HIGHEST_LIMIT_USAGE = """
 with windows as materialized (
   select l.prefix, l.currency_part, l.caps, case l."window"
@@ -140,7 +142,8 @@ ARE_KNOWN = """
 select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
                    where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
 """
-# Both ways: another text than the one that decides here, none, or one that does not decide here.
+# Compares in both directions: policies in force with another text than here, policies of this authority that are not in
+# force, and policies in force that are not loaded here.
 NOT_IN_FORCE = """
 select coalesce(array_agg(distinct coalesce(own.policy_id, f.policy_id)), '{}')
 from unnest(%(ids)s::text[], %(digests)s::text[]) as own (policy_id, policy_digest)
@@ -158,9 +161,10 @@ where exists (select from out)
 
 
 def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]], zones: Iterable[str] = ()) -> None:
-    """Keep (digest, id, version, canonical text) of each policy, and that these decide now, by calendars of these zones.
+    """Store (digest, id, version, canonical text) of each policy and put exactly these policies in force.
 
-    Raises `EngineUnavailable`, also for a zone that the server does not know: nothing is kept then.
+    `zones` are their time zones. Raises `EngineUnavailable`, also for a zone that the server does not know; nothing is
+    stored then.
     """
     known = sorted(policies, key=lambda policy: policy[1])
     in_force = {
@@ -181,7 +185,7 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]],
 
 
 def are_known(pool: Pool, digests: Sequence[str]) -> bool:
-    """Whether the database keeps the text of each. Raises `EngineUnavailable`."""
+    """Return whether the database has the policy text of every digest. Raises `EngineUnavailable`."""
     found = call_with_retry(
         pool, lambda connection: connection.execute(ARE_KNOWN, {"digests": list(digests)}).fetchone()
     )
@@ -189,25 +193,25 @@ def are_known(pool: Pool, digests: Sequence[str]) -> bool:
 
 
 def policy_text(pool: Pool, policy_digest: str) -> str | None:
-    """The canonical text of a policy that decides or decided; None where no authority declared it here."""
+    """Return the canonical text of a policy by its digest; None if no authority declared it in this database."""
     found: str | None = scalar(pool, POLICY_TEXT, {"policy_digest": policy_digest})
     return found
 
 
 def digests_in_force(pool: Pool) -> tuple[str, ...]:
-    """The digest of every policy that decides now, in the order of their ids; none before an authority declared any."""
+    """Return the digest of every policy in force, in order of the policies' ids; empty until an authority declares some."""
     return tuple(scalar(pool, DIGESTS_IN_FORCE) or ())
 
 
 def policies_in_force(pool: Pool) -> list[InForceRow]:
-    """Every policy that decides now, by id."""
+    """Return every policy in force, by id."""
     return all_rows(pool, InForceRow, IN_FORCE)
 
 
 def highest_limit_usage(
     pool: Pool, tenant_id: uuid.UUID, limits: Sequence[LimitWindow], *, most: int
 ) -> list[LimitUsageRow]:
-    """Of each limit the `most` subjects, among those of the latest operations, that used the greatest part of it now."""
+    """Return, for each limit, the `most` subjects of the latest operations that have used the greatest part of it."""
     if not limits:
         return []
     return all_rows(pool, LimitUsageRow, HIGHEST_LIMIT_USAGE, {
@@ -219,7 +223,7 @@ def highest_limit_usage(
 
 
 def declare_policies(authority: Authority) -> PolicyLibrary:
-    """Keep every loaded policy and put it in force; returns which these were. Raises `EngineUnavailable`."""
+    """Store every loaded policy, put them in force, and return them. Raises `EngineUnavailable`."""
     library = authority.policies.library
     remember_policies(authority.pool, [
         (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
@@ -229,9 +233,9 @@ def declare_policies(authority: Authority) -> PolicyLibrary:
 
 
 def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> None:
-    """Raise `PolicyError` for the first policy, read from the folder, whose zone the server does not know.
+    """Raise `PolicyError` for the first policy of the folder whose time zone the database server does not know.
 
-    Without a database nothing is refused: `declare_policies` tries the zones again.
+    While the database is unavailable nothing is refused: `declare_policies` checks the zones again.
     """
 
     def call(connection: Any) -> None:
@@ -249,7 +253,7 @@ def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> No
 
 
 def refuse_unknown_zones_at(conninfo: str, folder: Path, library: PolicyLibrary) -> None:
-    """`refuse_unknown_zones` on a connection of its own, for who has no pool."""
+    """`refuse_unknown_zones` with a temporary pool, for a caller that has none."""
     pool = Pool(conninfo, size=1)
     try:
         refuse_unknown_zones(pool, folder, library)
@@ -258,14 +262,15 @@ def refuse_unknown_zones_at(conninfo: str, folder: Path, library: PolicyLibrary)
 
 
 def are_policies_declared(authority: Authority) -> bool:
-    """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
+    """Return whether the database has every loaded policy, which launch gates and proof packs need. Raises `EngineUnavailable`."""
     return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])
 
 
 def policies_not_in_force(authority: Authority) -> tuple[str, ...]:
-    """The ids of policies by which this authority decides otherwise than the database says, sorted. Raises `EngineUnavailable`.
+    """Return the ids, sorted, of policies that differ between this authority and the database.
 
-    Such is one of which another authority declared another text since, or withdrew it, or has one that is not loaded here.
+    Raises `EngineUnavailable`. Policies differ if another authority has declared another text since, has withdrawn the
+    policy, or has declared a policy that is not loaded here.
     """
     own = [(one.policy.policy_id, one.digest) for one in authority.policies.library.policies]
     asked = {"ids": [policy_id for policy_id, _ in own], "digests": [digest for _, digest in own]}

@@ -1,4 +1,4 @@
-"""An authority's policies in the database: declared as they are loaded, and looked after while it serves."""
+"""An authority's policies in the database: declared after each load, and checked periodically while it serves."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from sentinel.policy.library import PolicyLibrary
 log = structlog.get_logger("sentinel")
 
 DECLARED_SECONDS = 5.0
-"""How often it is looked whether the database has the policies still, and whether it says that they are in force."""
+"""How often to check whether the database still has the policies and has them in force."""
 
 
 class LastDeclared:
-    """Which policies a process of this authority declared last. Make it before forking."""
+    """The policies that any process of this authority declared last, in shared memory. Make it before forking."""
 
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, sha256().digest_size)
 
     def set(self, library: PolicyLibrary) -> None:
-        """These were declared."""
+        """Record that these policies were declared."""
         self._map[:] = self._mark(library)
 
     def is_of(self, library: PolicyLibrary) -> bool:
-        """Whether it was these. No while another process is about to say so: then they are declared once more."""
+        """Return whether these policies were declared last.
+
+        While another process is still declaring them the answer is no, and they are declared twice, which is harmless.
+        """
         return self._map[:] == self._mark(library)
 
     @staticmethod
@@ -39,10 +42,11 @@ class LastDeclared:
 
 
 class PolicyDeclarations:
-    """Declares the policies in force in the database: after each load, and again until it is there.
+    """Declares the loaded policies in the database: after each load, and again if the database no longer has them.
 
-    So it is with a replica that took over from a primary before it had got them. A process that only takes the place of another one
-    loads nothing: by declaring again it would put its text in force over one that another authority has declared since.
+    For example, a replica lacks them if it took over before it had received them. A process that replaces another one
+    after the fork does not declare: it would put its texts in force over those that another authority has declared
+    since.
     """
 
     def __init__(self, authority: Authority, last_declared: LastDeclared) -> None:
@@ -52,11 +56,11 @@ class PolicyDeclarations:
         self._not_in_force: tuple[str, ...] = ()
 
     def want(self) -> None:
-        """Have the policies that were loaded declared in the next round."""
+        """Declare the loaded policies in the next round."""
         self._is_wanted = True
 
     def round(self) -> None:
-        """Declare them where that is wanted, or they are not there any more. Raises `EngineUnavailable` without a database."""
+        """Declare the policies if that is wanted, or if the database no longer has them. Raises `EngineUnavailable`."""
         if not self._is_wanted and not self._are_lost():
             return
         self._is_wanted = False
@@ -77,8 +81,11 @@ class PolicyDeclarations:
         return False
 
     def _tell_not_in_force(self, policy_ids: tuple[str, ...]) -> None:
-        """In a gauge, and in the log where it has changed. It stays in service: which of the texts is meant a person knows."""
-        # What counts is imported only once the folder of the shared counters is there.
+        """Set the gauge, and log a warning if the ids have changed.
+
+        The authority stays in service, because only a person can know which of the texts is the intended one.
+        """
+        # Imported only here: `metrics` must not be imported before its multiprocess folder exists.
         from sentinel.authority import metrics
 
         metrics.POLICIES_NOT_IN_FORCE.set(len(policy_ids))

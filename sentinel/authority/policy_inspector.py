@@ -1,7 +1,8 @@
 """Inspects policies for operators: limit usage for an operation, and each rule's answer. Never decides.
 
-Limits are those of the policies in force, rules those of the policy that decided, both by the texts that the database keeps. The files
-on disk are asked only before an authority declared any policy. This informs and decides nothing. The decision's transaction asks again.
+Limits are those of the policies in force, rules those of the policy that decided; both are read from the texts in the
+database. The files on disk are used only until an authority has declared policies. The decision's own transaction
+evaluates everything again.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ from sentinel.policy.model import EVIDENCE
 from sentinel.store.database import Pool
 
 Amounts = Mapping[str, Mapping[str, str]]
-"""By a number's name: its amount in major units by currency."""
+"""Amounts in major units by currency, by the name of the policy's number."""
 NO_MATCHING_POLICY = "no_matching_policy"
 MOST_KEPT = 32
-"""How many policies that decided stay compiled."""
+"""How many compiled policies are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicableLimit:
-    """A limit as it holds for an operation, in minor units of its currency; `window_seconds` is 0 for a calendar window.
+    """A limit that applies to an operation, in minor units of its currency; `window_seconds` is 0 for calendar windows.
 
-    `description` is `describe`'s of it: for each what it is, and `when` it counts (CEL; None for always).
+    `description` is the limit in the output of `describe`, with `when` it counts (CEL; None for always). `numbers` are
+    the policy's named numbers.
     """
 
     limit_id: str
@@ -63,9 +65,10 @@ class ApplicableLimit:
 
 @dataclass(frozen=True, slots=True)
 class PolicyExplanation:
-    """The answer of every rule of the policy that decided, in its order; `rules` is None where its text cannot be asked here.
+    """The answer of every rule of the policy that decided, in its order.
 
-    `numbers` are the policy's, that its conditions name.
+    `rules` is None if the policy's text is not available, or this version cannot compile it. `numbers` are the policy's
+    named numbers, which its conditions use.
     """
 
     policy_digest: str
@@ -76,13 +79,15 @@ class PolicyExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesInForce:
-    """The policies that decide now, as one request sees them; `library` is None where they cannot be told."""
+    """The policies in force, as one request sees them; `library` is None if they cannot be determined."""
 
     library: PolicyLibrary | None
 
     def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
-        """The reason code with which this is denied, whatever else is known of it and whoever asks (`certain_denial`); None where
-        that depends, or cannot be told. `params` are those that are known."""
+        """Return the reason code with which an action is certainly denied (`certain_denial`), given the known params.
+
+        Returns None if the decision depends on other params or on the requester, or the policies cannot be determined.
+        """
         if self.library is None:
             return None
         policy = self.library.find(action)
@@ -92,7 +97,7 @@ class PoliciesInForce:
 
 
 class PolicyInspector:
-    """The policies in force, earlier ones by digest, and those of a folder, reloaded when a file changes. Thread-safe."""
+    """The policies in force, earlier ones by digest, and those of a folder, which is reloaded on changes. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -102,10 +107,10 @@ class PolicyInspector:
         self._in_force: tuple[tuple[str, ...], PoliciesInForce] | None = None
 
     def in_force(self, pool: Pool) -> PoliciesInForce:
-        """The policies that decide now, as an authority declared them; those of the folder before one did.
+        """Return the policies in force as declared in the database, or those of the folder while none are declared.
 
-        They cannot be told where this version cannot compile one of the texts, or nothing is declared and the folder has a fault.
-        Take them once per request. Raises `EngineUnavailable`.
+        They cannot be determined if this version cannot compile one of the texts, or if none are declared and the
+        folder has a fault. Call this once per request. Raises `EngineUnavailable`.
         """
         digests = digests_in_force(pool)
         if not digests:
@@ -123,9 +128,10 @@ class PolicyInspector:
     def limits_of(
         self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, principal_id: uuid.UUID, moment: datetime
     ) -> list[ApplicableLimit] | None:
-        """The limits in which an operation is counted that this principal asks for, at a moment of the database's clock.
+        """Return the limits in which the operation counts if this principal requests it at `moment`.
 
-        Empty before a decision, and where no policy in force covers it; None where it cannot be told which policies are (`in_force`).
+        `moment` is the database's time. Empty before a decision, and if no policy in force covers the operation; None
+        if the policies in force cannot be determined (`in_force`).
         """
         decided = find_decided(pool, tenant_id, operation_id)
         if decided is None:
@@ -136,7 +142,7 @@ class PolicyInspector:
         policy = library.find(operation.action)
         if policy is None or operation.amount is None:
             return []
-        facts, _, _ = facts_of(decided)  # who asked first may have been another
+        facts, _, _ = facts_of(decided)  # not its requester: the operation may first have been requested by another
         requester = Requester(str(principal_id), is_worker=is_workers(pool, tenant_id, principal_id))
         asks = {ask.limit_key: ask for ask in evaluate(policy, facts, moment, requester=requester).limits}
         if not asks:
@@ -149,14 +155,14 @@ class PolicyInspector:
     def rules_of_operation(
         self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID | None
     ) -> PolicyExplanation | None:
-        """`rules_of` an operation by its id; None before a decision, and where no policy covered the action."""
+        """Return `rules_of` an operation by its id; None before a decision, and if no policy covered the action."""
         found = find_decided(pool, tenant_id, operation_id) if operation_id is not None else None
         if found is None or found.policy_digest == NO_POLICY_DIGEST:
             return None
         return self.rules_of(pool, found)
 
     def rules_of(self, pool: Pool, decided: DecidedOperation) -> PolicyExplanation:
-        """Each rule's answer under the policy that decided, on the stored operation, whatever the files say now."""
+        """Return each rule's answer to the stored operation under the policy that decided it, whatever the files say now."""
         policy = self.policy_of(pool, decided.policy_digest)
         if policy is None:
             return PolicyExplanation(decided.policy_digest, "", None)
@@ -167,12 +173,15 @@ class PolicyInspector:
         )
 
     def read(self, pool: Pool) -> None:
-        """Compile the policies in force now, so that no request waits for it; without a database the first that asks waits."""
+        """Compile the policies in force, so that no request waits for it; without a database the first request does."""
         with contextlib.suppress(EngineUnavailable):
             self.in_force(pool)
 
     def policy_of(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
-        """The policy of that digest. A digest never stands for another text: what is compiled once holds."""
+        """Return the policy with that digest, or None if it is unknown or this version cannot compile it.
+
+        The cache needs no invalidation, because a digest identifies one text for good. Raises `EngineUnavailable`.
+        """
         with self._lock:
             if policy_digest in self._kept:
                 self._kept.move_to_end(policy_digest)
@@ -188,12 +197,12 @@ class PolicyInspector:
         return policy
 
     def actions_of(self, pool: Pool, policy_digest: str) -> frozenset[str]:
-        """The actions that the policy of that digest names, as it names them; none where there is no such policy."""
+        """Return the actions (names or patterns) of the policy with that digest; empty if there is no such policy."""
         policy = None if policy_digest == NO_POLICY_DIGEST else self.policy_of(pool, policy_digest)
         return frozenset(policy.policy.actions) if policy is not None else frozenset()
 
     def _on_disk(self, policy_digest: str) -> CompiledPolicy | None:
-        """The policy among the files: before an authority declared its texts, nothing else has it."""
+        """Return the folder's policy with that digest: until an authority declares the texts, only the files have it."""
         library = self._library()
         return next((one for one in library.policies if one.digest == policy_digest), None) if library else None
 
@@ -216,7 +225,7 @@ class PolicyInspector:
 
 
 def operation_of(canonical: str) -> Operation:
-    """The operation whose canonical form is stored; its digest and key are not part of that and stay empty."""
+    """Return the operation of a stored canonical form, without digest and idempotency key, which that does not contain."""
     found = json.loads(canonical)
     return Operation(
         "", found["agent_id"], found["action"], found["params"], found["resource"], found["risk_class"], canonical, ""
@@ -224,11 +233,11 @@ def operation_of(canonical: str) -> Operation:
 
 
 SOME_KEY = "key"
-"""In place of the key that asked: it owns a budget, whose is all the same here."""
+"""A placeholder for the requesting principal, which only determines whose budget a limit counts; that is not used here."""
 
 
 def facts_of(decided: DecidedOperation) -> tuple[dict[str, Any], datetime, Requester]:
-    """The facts, the time and the requester of a decision; the evidence only where it was stored."""
+    """Return the facts, the time and the requester of a decision; the facts include the evidence if it was stored."""
     basis = json.loads(decided.basis) if decided.basis is not None else {}
     kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
     moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
@@ -237,7 +246,7 @@ def facts_of(decided: DecidedOperation) -> tuple[dict[str, Any], datetime, Reque
 
 
 def _view(ask: ReservationRequest, fill: LimitUsage, policy: Mapping[str, Any]) -> ApplicableLimit:
-    """`policy` is `describe`'s output for the limit's policy."""
+    """Return a limit with its usage; `policy` is the output of `describe` for the limit's policy."""
     name = ask.limit_id
     (description,) = [one for one in policy["limits"] if one["id"] == name]
     return ApplicableLimit(

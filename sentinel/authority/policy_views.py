@@ -1,7 +1,7 @@
 """Policies as operators see them: the text in force in words, the file, limit usage and case results.
 
-What decides is the text that an authority declared, stored in the database under its digest; that is shown. The
-folder of files on this machine only adds the source with its comments, and says so where it is another text.
+Shown is the text in force: the one that an authority declared, stored in the database under its digest. The policy
+files on this machine only add the source with its comments; a page says so if the file's digest is another one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ABOUT_LIMIT = {
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """A limit as `describe` renders it and the window it counts in; `lately` names the window as it stands now."""
+    """A limit as `describe` renders it, with the window it counts in; `lately` names the current window, e.g. "today"."""
 
     limit_id: str
     description: Mapping[str, Any]
@@ -45,7 +45,11 @@ class LimitView:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """A policy in force. `description` is `describe`'s: label, version, actions, facts, numbers, rules and approval terms in words."""
+    """A policy in force; `earlier` counts its other stored texts.
+
+    `description` is the output of `describe`: label, version, actions, facts, numbers, rules and approval terms in
+    words.
+    """
 
     policy_id: str
     digest: str
@@ -67,7 +71,7 @@ class PolicyFile:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFiles:
-    """The files of the folder by policy id, and what is wrong with any of them, a text each."""
+    """The folder's policy files by policy id, and the faults of the files that cannot be used, one text each."""
 
     files: Mapping[str, PolicyFile]
     faults: tuple[str, ...]
@@ -75,7 +79,7 @@ class PolicyFiles:
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """The result of running all cases, by policy id; `fault` (one line) instead where the files cannot be used."""
+    """The results of all policy cases and their coverage, by policy id; a `fault` (one line) instead if files are unusable."""
 
     results: Mapping[str, Sequence[CaseResult]]
     coverage: Mapping[str, Mapping[str, int]]
@@ -83,7 +87,7 @@ class CaseRun:
 
 
 class PolicyFolder:
-    """The folder of policy files, read and run anew only when something in it changed. Safe for threads."""
+    """The folder of policy files; it is read, and its cases are run, again only if a file changed. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -93,7 +97,7 @@ class PolicyFolder:
         self._run: tuple[object, CaseRun] | None = None
 
     def policy_files(self) -> PolicyFiles:
-        """The files now."""
+        """Return the folder's current policy files."""
         with self._lock:
             stamp = self._stamp()
             if self._shelf is None or self._shelf[0] != stamp:
@@ -101,7 +105,7 @@ class PolicyFolder:
             return self._shelf[1]
 
     def run(self) -> CaseRun:
-        """Every case against the files; the last run where nothing changed since. Takes a second or so."""
+        """Run every case against the files, which takes about a second, or return the last run if nothing changed since."""
         with self._running:
             stamp = self._stamp()
             if self._run is None or self._run[0] != stamp:
@@ -109,7 +113,7 @@ class PolicyFolder:
             return self._run[1]
 
     def last_run(self) -> CaseRun | None:
-        """The last run, if it was about what the folder says now."""
+        """Return the last run if the folder has not changed since, else None."""
         kept = self._run
         return kept[1] if kept is not None and kept[0] == self._stamp() else None
 
@@ -121,7 +125,7 @@ class PolicyFolder:
 
 
 def _looked_at(folder: Path) -> list[Path]:
-    """What lies in the folder under a name that an authority reads or refuses; nothing where there is no folder."""
+    """Return the paths whose names end in a suffix that an authority reads or refuses; empty if there is no folder."""
     return sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
 
 
@@ -133,12 +137,12 @@ def _state(path: Path) -> tuple[object, ...]:
 
 
 def list_policies(pool: Pool) -> list[PolicyView]:
-    """Every policy in force, by id."""
+    """Return every policy in force, by id."""
     return [_view(row) for row in policies_in_force(pool)]
 
 
 def find_policy(pool: Pool, policy_id: str) -> PolicyView:
-    """The policy in force of that id. Raises `NotFound`."""
+    """Return the policy in force with that id. Raises `NotFound`."""
     found = [row for row in policies_in_force(pool) if row.policy_id == policy_id]
     if not found:
         raise NotFound("no policy of that name is in force")
@@ -148,7 +152,7 @@ def find_policy(pool: Pool, policy_id: str) -> PolicyView:
 def limit_usage_by_window(
     pool: Pool, tenant_id: uuid.UUID, views: Sequence[PolicyView], *, most: int
 ) -> dict[str, list[LimitUsageRow]]:
-    """For each limit, by its window's prefix, the `most` subjects nearest to it now."""
+    """Return, by the limits' prefixes, the `most` subjects that are nearest to each limit now."""
     windows = [limit.window for view in views for limit in view.limits]
     found: dict[str, list[LimitUsageRow]] = {one.prefix: [] for one in windows}
     for row in highest_limit_usage(pool, tenant_id, windows, most=most):

@@ -1,4 +1,4 @@
-"""Verifies proof packs: by recomputing the hash (anyone), and against the recorded decision (operators)."""
+"""Verifies proof packs: by recomputing the hash (anybody can), and against the recorded decision (operators)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.store.database import Pool
 
 @dataclass(frozen=True, slots=True)
 class PackVerification:
-    """Whether a pack carries the hash of its own content."""
+    """Whether a pack's stated hash is that of its content."""
 
     intact: bool
     stated_hash: str
@@ -29,10 +29,11 @@ class PackVerification:
 
 @dataclass(frozen=True, slots=True)
 class RecordComparison:
-    """A pack compared with the record of its proof id.
+    """The result of comparing a pack with the record of its proof id.
 
-    `intact`: it carries the hash of its own content; `is_recorded`: it is the recorded pack; `is_published`: it is what the
-    public is shown of it. `record_intact`: what is recorded has its recorded hash and opens to the operation that was decided.
+    `intact`: the pack states the hash of its own content. `is_recorded`: it equals the recorded pack. `is_published`:
+    it equals the pack's public form. `record_intact`: the recorded pack has its recorded hash, and its commitment opens
+    to the stored operation.
     """
 
     recorded_hash: str
@@ -43,12 +44,12 @@ class RecordComparison:
 
     @property
     def holds(self) -> bool:
-        """Whether the pack is genuine."""
+        """Whether the pack is genuine and the record is intact."""
         return self.intact and (self.is_recorded or self.is_published) and self.record_intact
 
 
 def verify_proof(pack: Mapping[str, Any]) -> PackVerification:
-    """Recompute a pack's hash. Raises `InvalidInput` for something that is no proof pack."""
+    """Recompute a pack's hash and compare it with the stated one. Raises `InvalidInput` if it is no proof pack."""
     stated = pack.get("hash")
     if not isinstance(stated, str) or not isinstance(pack.get("proof_id"), str):
         raise InvalidInput.of("proof pack", "must have a proof_id and a hash")
@@ -63,10 +64,11 @@ def compare_with_record(
     actions_of: Callable[[str], Collection[str]],
     pack: Mapping[str, Any],
 ) -> RecordComparison:
-    """Compare a pack, an agent's or the public one, with the recorded decision. `ids`: any of them may have minted.
+    """Compare a pack, an agent's or the public one, with the recorded decision.
 
-    By their canonical JSON: values that Python calls equal (1 and true) are others in it. Raises `InvalidInput` for
-    something that is no proof pack, `NotFound` where nothing is recorded under its name.
+    `ids` are the generators that may have made the pack's public ids. Packs are compared by their canonical JSON, which
+    tells apart values that are equal in Python (1 and true). Raises `InvalidInput` if it is no proof pack, and
+    `NotFound` if no decision has its proof id.
     """
     verified = verify_proof(pack)
     row = find_proof(pool, tenant_id, None, pack["proof_id"])

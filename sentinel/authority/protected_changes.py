@@ -1,8 +1,9 @@
-"""Changes of who may do what: people, their roles and passwords, keys, and who is sent events. Every page and command goes through `request_change`.
+"""Changes of who may do what: people, their roles and passwords, keys, and receivers of events.
 
-What gives somebody power waits for a second administrator once the tenant has two: an approval in the one queue. The password
-or key that comes of it is made when the asker collects it. `change_text` says a change in one sentence. The rules are the database's
-(`schema/authority/protected_changes.sql`); the console's role can write people and keys in no other way.
+Every page and command makes such a change by `request_change`. A change that gives somebody power waits for a second
+administrator once the tenant has two, as an approval in the queue. A password or key that results from it is made when
+the requester collects it. The database has the rules (`schema/authority/protected_changes.sql`), and the console's role
+cannot write people and keys in any other way.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ ISSUE_KEY, ROTATE_KEY, REVOKE_KEY = "key.issue", "key.rotate", "key.revoke"
 ADD_WEBHOOK, ENABLE_WEBHOOK = "webhook.add", "webhook.enable"
 DISABLE_WEBHOOK, ROTATE_WEBHOOK = "webhook.disable", "webhook.rotate"
 LASTS_SECONDS = 3 * 86400
-"""How long a second administrator has: over a weekend."""
+"""How long a second administrator has to approve a change: long enough for a weekend."""
 
 
 class WaitsForAdministrator(Conflict):
-    """Not done yet: a second administrator has to approve it, as the approval `approval_id`."""
+    """Raised if a change is not made yet: a second administrator has to approve it, in the approval `approval_id`."""
 
     code = "waits-for-administrator"
 
@@ -67,7 +68,7 @@ REFUSALS: dict[str, SentinelError] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What became of a request: `waits_for` is the approval's id where the result is "waits"."""
+    """The database's answer to a requested change: `waits_for` is the approval's id if the result is "waits"."""
 
     result: str
     waits_for: uuid.UUID | None
@@ -80,7 +81,11 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedChange:
-    """A change that waited, as it was asked; `request` is canonical JSON. `collectable`: a password or key waits to be made."""
+    """A change that needs or needed a second administrator; `request` is canonical JSON.
+
+    `asked_by` is its requester, None for the local administrator. `collectable` means that it is approved, and its
+    password or key can be made now.
+    """
 
     request: str
     action: str
@@ -113,10 +118,11 @@ def request_change(
     params: Mapping[str, Any],
     given: Mapping[str, Any] | None = None,
 ) -> str:
-    """Do one of the actions above; what the database answers about it, "done" mostly.
+    """Make a change, one of the actions above, and return the database's answer: "done", or why it was not done.
 
-    `params` say exactly what is asked and are shown to who approves; `given` is what is kept of a password or key. Raises
-    `WaitsForAdministrator`, `Forbidden` for who is no administrator, and `MayBeRecorded` where the answer was lost.
+    `params` define the change exactly and are shown to the approving administrator; `given` is what is stored of a
+    password or key, e.g. its hash. Raises `WaitsForAdministrator`, `Forbidden` for an actor that is not an
+    administrator, and `MayBeRecorded` if the connection was lost and the change may have been made.
     """
     actor.must_be("admin")
     asked = {
@@ -154,7 +160,10 @@ def _ask(
     event_id: uuid.UUID,
     lasts_seconds: int,
 ) -> Asked:
-    """Do `request` (canonical JSON), or have it wait under `approval_id`; `given` is what is kept of a secret, never shown."""
+    """Make the change `request` (canonical JSON), or let it wait for a second administrator as `approval_id`.
+
+    `given` is what is stored of a secret; it is never shown.
+    """
     return act_once(pool, Asked, REQUEST_CHANGE, {
         "tenant_id": tenant_id, "by_id": by_id, "by": by, "via": via, "request": request, "given": orjson.dumps(given).decode(),
         "approval_id": approval_id, "event_id": event_id, "lasts_seconds": lasts_seconds,
@@ -171,7 +180,11 @@ def make_approved(
     given: Mapping[str, Any],
     event_id: uuid.UUID,
 ) -> str:
-    """Do an approved change whose secret its asker collects; what `sentinel.make_approved_change` answers."""
+    """Make an approved change whose password or key its requester collects now.
+
+    `given` is what is stored of the secret. Returns the answer of the SQL function `sentinel.make_approved_change`.
+    Raises `MayBeRecorded` as `act_once`.
+    """
     return act_once(pool, _Made, MAKE_APPROVED, {
         "tenant_id": tenant_id, "approval_id": approval_id, "by_id": by_id, "by": by, "given": orjson.dumps(given).decode(),
         "event_id": event_id,
@@ -179,12 +192,12 @@ def make_approved(
 
 
 def find_change(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ProtectedChange | None:
-    """What that approval is about, where it is about a change of people or keys."""
+    """Return the change that the approval is about, or None if it is about an agent's operation."""
     return one_row(pool, ProtectedChange, FIND_CHANGE, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def is_change_pending(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
-    """Whether what this operator asks that gives somebody power would wait now."""
+    """Return whether a change that gives somebody power would now wait, if this operator (None: nobody's account) requested it."""
     return bool(scalar(pool, CHANGE_WAITS, {"tenant_id": tenant_id, "by_id": by_id}))
 
 
@@ -192,13 +205,13 @@ ADDRESS_OF = "select email from sentinel.operators where tenant_id = %(tenant_id
 
 
 def address_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> str | None:
-    """An operator's address, for who reads what was asked."""
+    """Return an operator's address, for showing a change to people, or None."""
     found: str | None = scalar(pool, ADDRESS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
     return found
 
 
 def outcome_text(outcome: str) -> str:
-    """What became of an approved change, as a sentence."""
+    """Return the outcome of an approved change as a clause, without a period."""
     if outcome == "done":
         return "it was done"
     if outcome == "role":
@@ -208,7 +221,7 @@ def outcome_text(outcome: str) -> str:
 
 
 def approved_text(outcome: str | None) -> str:
-    """What their approval of a change came to, as a sentence for who approved it; `outcome` is that of `ApprovalResolution`."""
+    """Return the outcome of a change as a sentence for its approver; `outcome` is that of `ApprovalResolution`."""
     if outcome is None:
         return "It is done when who asked collects the password or key."
     return "It is done." if outcome == "done" else f"Nothing was changed: {outcome_text(outcome)}."
@@ -218,7 +231,7 @@ _ROLES = {"viewer": "a viewer", "approver": "an approver", "admin": "an administ
 
 
 def change_text(request: str) -> str:
-    """What this request (canonical JSON) asks, e.g. "Make operator ann@shop.example an approver"."""
+    """Return a requested change (canonical JSON) as a phrase, e.g. "Make operator ann@shop.example an approver"."""
     asked = json.loads(request)
     action, params = asked["action"], asked["params"]
     if action.startswith("key."):

@@ -1,4 +1,4 @@
-"""Index of public ids: what each stands for, filled from the decisions in order, one row per id."""
+"""Index of public ids: what each id stands for, one row per id, filled from the feed of decisions in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.store.queries import changed, one_row, scalar
 
 @dataclass(frozen=True, slots=True)
 class PublicIdRow:
-    """A public id, what it stands for, and the first decision that it stands in; `body` is the recorded pack without its hash."""
+    """A public id, what it stands for, and the first decision with it; `body` is that decision's recorded pack without the hash."""
 
     public_id: str
     kind: str
@@ -38,7 +38,7 @@ select p.public_id, p.kind, p.value, e.event_id, e.operation_id, e.agent_id, e.b
 from sentinel.public_ids p join sentinel.events e using (tenant_id, event_id)
 where p.tenant_id = %(tenant_id)s and p.public_id = %(public_id)s
 """
-# A proof's name has the event's id in it.
+# A proof id contains the id of its event.
 FIND_PROOF = """
 select %(public_id)s::text as public_id, 'proof' as kind, e.operation_id::text as value, e.event_id, e.operation_id, e.agent_id,
   e.body, e.occurred_at
@@ -47,7 +47,7 @@ from sentinel.events e where e.tenant_id = %(tenant_id)s and e.event_id = %(even
 INDEXED_POSITION = (
     "select position from sentinel.public_id_marks where tenant_id = %(tenant_id)s and key_id = %(key_id)s"
 )
-# One statement: the mark never stands before an id that is missing.
+# One statement, so that the position is never stored without the ids up to it.
 ADD = """
 with added as (
   insert into sentinel.public_ids (tenant_id, public_id, kind, value, event_id)
@@ -61,23 +61,23 @@ on conflict (tenant_id, key_id) do update set position = greatest(m.position, ex
 
 
 def stored_secret(pool: Pool) -> str:
-    """The stored secret, used where no setting gives one."""
+    """Return the secret stored in the database, which is used if no setting provides one."""
     return str(scalar(pool, SECRET))
 
 
 def find_public_id(pool: Pool, tenant_id: uuid.UUID, public_id: str) -> PublicIdRow | None:
-    """What a public id stands for, or None."""
+    """Return what a public id stands for, or None if it is not in the index."""
     return one_row(pool, PublicIdRow, FIND, {"tenant_id": tenant_id, "public_id": public_id})
 
 
 def find_decision_of_proof(pool: Pool, tenant_id: uuid.UUID, proof_id: str, event_id: uuid.UUID) -> PublicIdRow | None:
-    """The decision that a proof's name stands for, or None."""
+    """Return the decision of a proof id, whose event is `event_id`, or None."""
     fields = {"tenant_id": tenant_id, "public_id": proof_id, "event_id": event_id}
     return one_row(pool, PublicIdRow, FIND_PROOF, fields)
 
 
 def indexed_position(pool: Pool, tenant_id: uuid.UUID, key_id: str) -> int:
-    """The feed position up to which the ids are known that were minted with this secret."""
+    """Return the feed position up to which decisions are indexed with the ids made from this secret (`key_id`)."""
     return int(scalar(pool, INDEXED_POSITION, {"tenant_id": tenant_id, "key_id": key_id}) or 0)
 
 
@@ -89,7 +89,10 @@ def add_public_ids(
     key_id: str,
     position: int,
 ) -> None:
-    """Keep (public id, kind, value, event), of which some may be known, and that everything up to `position` is."""
+    """Add (public id, kind, value, event id) to the index, and record that it is complete up to `position`.
+
+    Ids that are in the index already are kept as they are.
+    """
     columns = list(zip(*named, strict=True)) or [(), (), (), ()]
     changed(pool, ADD, {
         "tenant_id": tenant_id, "key_id": key_id, "position": position, "public_ids": list(columns[0]),
@@ -103,9 +106,9 @@ _WITH_LEDGER = {Kind.LEDGER_ENTRY.name.lower(), Kind.REFUND.name.lower(), "proof
 
 @dataclass(frozen=True, slots=True)
 class PublicIdMatch:
-    """What a public id stands for: `value` of `kind` agent, action, ledger_entry, refund, or a proof's operation.
+    """What a public id stands for: `value` of `kind` agent, action, ledger_entry or refund, or a proof's operation id.
 
-    The rest is of the first decision that it stands in.
+    The other fields are those of the first decision with that id.
     """
 
     public_id: str
@@ -121,12 +124,15 @@ class PublicIdMatch:
 
 
 def load_public_id_generators(pool: Pool, secrets: Sequence[str]) -> list[PublicIdGenerator]:
-    """One generator per secret, the first mints; without a configured secret, the one stored in the database."""
+    """Return one generator per secret, of which the first makes new ids; without configured secrets, one for the stored secret."""
     return public_id_generators(secrets or [stored_secret(pool)])
 
 
 def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *, seconds: float = 2.0) -> bool:
-    """Index the decisions since the last run; returns whether that was all of them. Raises `EngineUnavailable`."""
+    """Index the decisions since the last run, for about `seconds`, and return whether all of them are indexed.
+
+    Raises `EngineUnavailable`.
+    """
     until = time.monotonic() + seconds
     position = indexed_position(pool, tenant_id, ids.key_id)
     while True:
@@ -137,7 +143,7 @@ def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *
                 for row in reversed(rows)
                 for public_id, kind, value in public_ids_of(ids, record_of(tenant_id, row))
             }
-            # In one order everywhere: two consoles that do the same wait for each other instead of locking up.
+            # Sorted, so that two consoles that index at the same time wait for each other and do not deadlock.
             position = rows[-1].position
             add_public_ids(pool, tenant_id, [named[one] for one in sorted(named)], key_id=ids.key_id, position=position)
         if len(rows) < AT_ONCE:
@@ -147,9 +153,9 @@ def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *
 
 
 def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, text: str) -> PublicIdMatch:
-    """What a public id or a proof id stands for. Raises `NotFound`, also for what is neither.
+    """Return what a public id or a proof id stands for. Raises `NotFound`, also for text that is neither.
 
-    Raises `TryLater` for an id that is not found while decisions are left to be indexed: it may be one of theirs.
+    Raises `TryLater` if the id is not found while decisions remain to be indexed, because it may be in one of them.
     """
     event_id = event_of_proof(text)
     found = find_decision_of_proof(pool, tenant_id, text, event_id) if event_id else None
@@ -166,7 +172,7 @@ def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, 
 
 
 def record_of(tenant_id: uuid.UUID, row: feed.FeedRow | feed.ProofRow) -> DecisionRecord:
-    """A row of the feed as what is published."""
+    """Return a row of the feed as the record that `core.publication` publishes."""
     return DecisionRecord(tenant_id, row.event_id, row.agent_id, row.is_bound, json.loads(row.body))
 
 

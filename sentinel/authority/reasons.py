@@ -1,11 +1,11 @@
-"""Every reason code with its sentence for people: the decision core's own, the escalations that the shipped policies declare, and how things stand."""
+"""Every reason code with its sentence for people: those of the decision core, escalations, and states of operations."""
 
 from __future__ import annotations
 
 from sentinel.core.decision import REASONS as DECISION_REASONS
 
 ESCALATIONS: dict[str, str] = {
-    # Why a workflow hands a row to a person → sentence. Policies take these codes as the reason of a decision
+    # Why a workflow hands a row to a person → sentence. Policies use these codes as the reason of a decision
     # (`reason_from`), so each of them is public and stable.
     "halted": "A halt covers this action.",
     "switch_off": "This scenario is switched off.",
@@ -52,7 +52,7 @@ ESCALATIONS: dict[str, str] = {
 }
 
 STANDINGS: dict[str, str] = {
-    # Where an operation or its ledger row stands by no rule of a policy → sentence.
+    # States of an operation or its ledger row that do not come from a policy's rule → sentence.
     "awaiting_customer": "The customer was asked and has not answered yet.",
     "no_report": "It was started, and then nobody reported an outcome in time.",
     "error_reported": "An error was reported after the start: the money may have moved all the same.",
@@ -71,12 +71,12 @@ REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS, **STANDINGS}
 
 
 def reason_text(code: str) -> str:
-    """The sentence for a reason code; a policy's own code reads as its words."""
+    """Return the sentence for a reason code; a policy's own code becomes its words, e.g. "Large amount."."""
     return REASONS.get(code) or code.replace("_", " ").capitalize() + "."
 
 
 def started_before_text(outcome: str | None) -> str:
-    """The sentence for an operation that is not permitted again because it was started; `outcome` as reported, if it was."""
+    """Return the sentence for an operation that is refused because it was started before; `outcome` is the reported one or None."""
     return "It was done before." if outcome == "success" else "It was started before and may have happened."
 
 
@@ -84,7 +84,7 @@ _REFUND_ENDS = {"refund_denied": "denied", "refund_failed": "failed", "refund_un
 
 
 def trouble_text(last_error: str) -> str:
-    """What stopped an order, in words: `refund_denied: stale_window` names a reason code; another text is its own."""
+    """Return why an order stopped, for people: "refund_denied: stale_window" becomes words, other texts are returned as they are."""
     kind, _, why = last_error.partition(": ")
     if kind not in _REFUND_ENDS:
         return last_error

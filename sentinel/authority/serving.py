@@ -1,6 +1,7 @@
-"""The authority's process: refuse to start unsafe, then serve.
+"""The authority's process: refuse to start with unsafe settings, then serve.
 
-`serve` runs in the foreground until SIGTERM. What all processes share (policies, rate limit) is made before they fork.
+`serve` runs in the foreground until SIGTERM. What all server processes share (policies, rate limit) is made before the
+fork.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ from sentinel.store.safety import require_ready
 log = structlog.get_logger("sentinel")
 
 LOG_SECONDS = 0.01
-"""How long a line of the log may wait for others to be written with."""
+"""How long a log line may be buffered, to be written together with others."""
 
 
 def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
-    """Run the authority until it is told to stop. Raises one-line refusals before anything listens."""
+    """Run the authority until it is stopped by a signal.
+
+    Raises `UnsafeConfiguration` and other errors with one-line messages before it listens.
+    """
     configure_logs(settings.log_level)
     listener = Listener(
         settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_PORT",
@@ -55,7 +59,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
 
 
 def _first_policies(folder: Path) -> ReloadablePolicies:
-    """The policies to begin with. Raises `UnsafeConfiguration` where they cannot be: that is mended by a person, not by another start."""
+    """Load the policies. Raises `UnsafeConfiguration` if they cannot be used: a restart does not help then, only a person."""
     try:
         return ReloadablePolicies(folder)
     except PolicyError as error:
@@ -63,7 +67,7 @@ def _first_policies(folder: Path) -> ReloadablePolicies:
 
 
 def _require_checkpoint_file(name: str) -> None:
-    """Raise `UnsafeConfiguration` where checkpoints are wanted and their file cannot be written."""
+    """Raise `UnsafeConfiguration` if a checkpoint file is configured and cannot be written."""
     try:
         if name:
             CheckpointFile(Path(name)).require_writable()
@@ -85,7 +89,7 @@ def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, g
         for keeper in keepers:
             keeper.stop()
 
-    # The master has no pool: its processes make theirs after the fork.
+    # The master process has no pool: its server processes make theirs after the fork.
     check = partial(refuse_unknown_zones_at, with_role(settings.database_url, AUTHORITY), policies.directory)
     log.info("serving", address=listener.url, process=os.getpid())
     Server(
@@ -97,15 +101,15 @@ def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, g
 def _begin(
     worker: Any, settings: Settings, policies: ReloadablePolicies, limit: SharedRateLimit, last_declared: LastDeclared
 ) -> tuple[Edge, Housekeeper]:
-    """One process after the fork: its app, and the thread that keeps house for it."""
-    # What counts is imported only once the folder of the shared counters is there.
+    """Set up one server process after the fork; return its app and its housekeeping thread, already started."""
+    # Imported only here: `metrics` must not be imported before its multiprocess folder exists.
     from sentinel.authority import metrics
     from sentinel.authority.app import build_authority, create_app
 
     buffer_log_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
     authority = build_authority(settings, policies)
     with contextlib.suppress(SentinelError):
-        authority.clock.refresh()  # before the loop runs; without a database the first decision waits for it
+        authority.clock.refresh()  # now, before the loop runs: otherwise the first decision would have to wait for it
     declaring = PolicyDeclarations(authority, last_declared)
     note_connections = partial(metrics.note_connections, authority.pool, authority.connections)
     each_round: list[Callable[[], None]] = [note_connections, declaring.round]
@@ -117,7 +121,7 @@ def _begin(
         _reload_policies(policies, partial(refuse_unknown_zones, authority.pool, policies.directory))
         declaring.want()
 
-    # In a thread: compiling takes longer than a decision may wait.
+    # In a thread, because compiling policies would block the event loop for longer than a decision may take.
     worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
     keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
     keeper.start()
@@ -125,7 +129,7 @@ def _begin(
 
 
 def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrary], None]) -> None:
-    """Read the folder again; what cannot be compiled, or `check` refuses, leaves the last good policies in force."""
+    """Reload the policy folder; if a policy cannot be compiled, or `check` refuses, the last good policies stay loaded."""
     from sentinel.authority import metrics
 
     try:

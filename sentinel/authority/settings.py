@@ -31,7 +31,7 @@ CHECKPOINTS = "checkpoints.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the authority runs with."""
+    """The authority's settings."""
 
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
@@ -122,7 +122,10 @@ _FIELDS = {field.name: field.metadata["env"] for field in dataclasses.fields(Set
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    """Read the settings from the environment; `overrides` are a command's options, without those that are None.
+
+    Raises `UnsafeConfiguration` with every fault.
+    """
     env = Environment()
     default = Settings()
     positive = Range(min=1, max=1_000_000)
@@ -171,7 +174,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def unsafe(settings: Settings) -> list[str]:
-    """What must not run, a line each."""
+    """Return the faults with which the authority must not start, one line each."""
     faults = []
     if settings.debug:
         faults.append("SENTINEL_DEBUG: must be off")

@@ -13,7 +13,7 @@ from sentinel.authority.gate_reports import REFUSALS, GateState, gate_states
 from sentinel.authority.halts import GLOBAL_HALT_OWNER
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import NAME, DeclaredSwitch, DeclaredSwitches, known_switch
-from sentinel.policy.switches import SwitchFile as SwitchFile  # for the console, which knows no policies, only services
+from sentinel.policy.switches import SwitchFile as SwitchFile  # re-export: the console imports no sentinel.policy
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, scalar
@@ -21,7 +21,7 @@ from sentinel.store.queries import all_rows, scalar
 
 @dataclass(frozen=True, slots=True)
 class SwitchRow:
-    """The last flip of a switch. A switch that was never changed has none. `canary_percent` is 0 when off."""
+    """The last change of a switch; a switch that was never changed has no row. `canary_percent` is 0 when off."""
 
     name: str
     is_on: bool
@@ -33,7 +33,7 @@ class SwitchRow:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOrHalt:
-    """A flipped switch (`kind` "switch": name, is_on, canary_percent) or a halt ("halt": name is its scope)."""
+    """A changed switch (`kind` "switch") or a halt (`kind` "halt", `name` is its scope); `target` and `level` are a halt's."""
 
     kind: str
     name: str
@@ -42,7 +42,7 @@ class SwitchOrHalt:
     target: str
     level: str
     unproven: Sequence[str]
-    """Outside systems that the newest passed report did not try for real."""
+    """Settlement systems that the newest passing gate report did not try for real."""
 
 
 LIST_SWITCHES = """
@@ -72,12 +72,12 @@ select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(
 
 
 def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
-    """The tenant's flipped switches by name."""
+    """Return the tenant's changed switches, ordered by name."""
     return all_rows(pool, SwitchRow, LIST_SWITCHES, {"tenant_id": tenant_id})
 
 
 def switches_and_halts(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchOrHalt]:
-    """The tenant's flipped switches, its halts and the global ones, in one query: what an agent looks at."""
+    """Return the tenant's changed switches, its halts in force and the global ones, in one query, for its agents."""
     return all_rows(pool, SwitchOrHalt, IN_FORCE, {"tenant_id": tenant_id, "owners": [tenant_id, GLOBAL_HALT_OWNER]})
 
 
@@ -95,7 +95,11 @@ def _turn_on(
     event_id: uuid.UUID,
     default_on: bool,
 ) -> str:
-    """ "" when done, else why not: "unchanged", "canary_too_wide" (off until now, for more than `first_percent`), or a key of `gate_reports.REFUSALS` where a gate is named."""
+    """Turn a switch on and return "", or why it was not turned on.
+
+    The reason is "unchanged", "canary_too_wide" (it is off, and may be turned on for at most `first_percent`), or, with
+    a gate, a key of `gate_reports.REFUSALS`.
+    """
     return str(scalar(pool, TURN_ON, {
         "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent,
         "first_percent": first_percent, "who": who, "reason": reason, "event_id": event_id, "default_on": default_on,
@@ -112,9 +116,10 @@ def _turn_off(
     event_id: uuid.UUID,
     went_wrong: bool = False,
 ) -> bool:
-    """Turn off, whatever the file or a report says. False when it had been turned off before.
+    """Turn a switch off, whatever the file or a gate report says; return False if it had been turned off before.
 
-    Where something `went_wrong`, only a report from after it turns the switch on again, and an event says so also of what was off.
+    After `went_wrong`, only a newer gate report can turn the switch on again, and an event is recorded even if the
+    switch was off.
     """
     return bool(scalar(pool, TURN_OFF, {
         "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
@@ -123,7 +128,10 @@ def _turn_off(
 
 @dataclass(frozen=True, slots=True)
 class SwitchView:
-    """One switch. `gate_state` is None where no report is needed; the `changed…` and `reason` None where it was never changed."""
+    """One declared switch and its state. `gate_state` is None if it needs no gate report.
+
+    `changed_at`, `changed_by` and `reason` are None if it was never changed.
+    """
 
     name: str
     is_on: bool
@@ -139,7 +147,7 @@ class SwitchView:
 
 
 def list_switches(pool: Pool, tenant_id: uuid.UUID, declared_switches: DeclaredSwitches) -> list[SwitchView]:
-    """Every declared switch of the tenant, in the file's order; nothing where the file cannot be used."""
+    """Return every declared switch of the tenant, in the file's order; none if the file cannot be used."""
     flips = {row.name: row for row in flipped_switches(pool, tenant_id)}
     gated = [(one.name, one.gate, one.policy) for one in declared_switches.switches.values() if one.gate and one.policy]
     states = gate_states(pool, tenant_id, gated)
@@ -158,7 +166,10 @@ def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | No
 def switch_states(
     declared_switches: DeclaredSwitches, found: Sequence[SwitchOrHalt]
 ) -> dict[str, tuple[bool, int, Sequence[str]]]:
-    """Name → (on, canary percent, systems that its launch gate did not try), for agents. An undeclared switch is off."""
+    """Return (on, canary percent, settlement systems that its launch gate did not try) by switch name, for agents.
+
+    Undeclared switches are left out, which means off.
+    """
     flips = {one.name: (one.is_on, one.canary_percent, one.unproven) for one in found if one.kind == "switch"}
     return {
         name: flips.get(name, (*_as_declared(declared), ())) for name, declared in declared_switches.switches.items()
@@ -171,7 +182,7 @@ def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class SwitchChange:
-    """How the switch stands now; `already` when it stood so before and was not turned."""
+    """The state of a switch after the call; `already` is True if it was in that state before and was not changed."""
 
     name: str
     is_on: bool
@@ -180,7 +191,7 @@ class SwitchChange:
 
 
 class CanaryTooWide(Conflict):
-    """A switch that is off is turned on for more accounts than its first canary may have."""
+    """Raised for turning on a switch that is off for a larger percentage than its first canary may have."""
 
     code = "canary-too-wide"
 
@@ -192,7 +203,10 @@ class CanaryTooWide(Conflict):
 
 
 class GateRefused(Conflict):
-    """The launch gate of a switch is not passed; `why` is a key of `gate_reports.REFUSALS`, `stands` how it stays."""
+    """Raised if a switch's launch gate is not passed.
+
+    `why` is a key of `gate_reports.REFUSALS`; `stands` is the switch's last change, which remains in effect, if any.
+    """
 
     code = "gate-not-passed"
 
@@ -207,10 +221,10 @@ class GateRefused(Conflict):
 def turn_switch_on(
     pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, canary_percent: int, reason: str
 ) -> SwitchChange:
-    """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it, to a smaller one without its gate.
+    """Turn a switch on for `canary_percent` (0 to 100) of the accounts, or change the percentage of one that is on.
 
-    Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` when
-    the file of switches cannot be used.
+    A smaller percentage does not need the launch gate. Raises `Forbidden` (not an admin), `NotFound` (no such switch),
+    `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` if the file of switches cannot be used.
     """
     actor.must_be("admin")
     if declared_switches.fault is not None:
@@ -234,7 +248,10 @@ def turn_switch_on(
 def turn_switch_off(
     pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, reason: str
 ) -> SwitchChange:
-    """Off for everybody from the commit on; approvers may. Raises `Forbidden` or `NotFound`."""
+    """Turn a switch off for all accounts, as soon as it is committed. Needs the role approver.
+
+    Raises `Forbidden` or `NotFound`.
+    """
     actor.must_be("approver")
     _known_or_any(declared_switches, name)
     done = _turn_off(pool, tenant_id=actor.tenant_id, name=name, who=actor.name, reason=reason, event_id=new_id())
@@ -244,10 +261,10 @@ def turn_switch_off(
 def turn_switch_off_by_agent(
     pool: Pool, caller: Caller, declared_switches: DeclaredSwitches, name: str, *, reason: str
 ) -> SwitchChange:
-    """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that, which counts from the
-    last time that one said so; each time is an event.
+    """Turn a switch off for an agent, e.g. after a wrong execution. Each call is recorded as an event.
 
-    Raises `InvalidInput` for a switch that is not there.
+    The switch can be turned on again only by a gate report that is newer than the last such call. Raises `InvalidInput`
+    for a switch that is not declared.
     """
     try:
         _known_or_any(declared_switches, name)
@@ -261,6 +278,9 @@ def turn_switch_off_by_agent(
 
 
 def _known_or_any(declared_switches: DeclaredSwitches, name: str) -> None:
-    """The declared switch; any name where the file is unusable, because turning off must work all the same."""
+    """Raise `NotFound` unless the switch is declared.
+
+    Any well-formed name is accepted while the file is unusable, because turning off must work then too.
+    """
     if declared_switches.fault is None or not NAME.fullmatch(name):
         known_switch(declared_switches, name)

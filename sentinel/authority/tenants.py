@@ -1,4 +1,4 @@
-"""Tenants: listing and creating them. A tenant's label is a public name, its id is not public."""
+"""Tenants: listing and creating them. A tenant's label is public, its id is not."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ INSERT_TENANT = """
 insert into sentinel.tenants (tenant_id, label)
 select %(tenant_id)s, %(label)s where not exists (select from sentinel.tenants where label = %(label)s)
 """
-# The ledger of a single-tenant installation belongs to its first tenant without anybody saying so.
+# The first tenant becomes the refund ledger's default, so that a single-tenant installation needs no setting for it.
 FIRST_IS_DEFAULT = "insert into refunds.defaults (tenant_id) values (%(tenant_id)s) on conflict do nothing"
 _CREATING = "select sentinel.take_tenants_lock()"
 
 
 def tenant_label_of(pool: Pool, tenant_id: uuid.UUID) -> str | None:
-    """A tenant's public name, or None where there is no such tenant."""
+    """Return a tenant's label, its public name, or None if there is no such tenant."""
     found = one_row(pool, PublicTenant, TENANT, {"tenant_id": tenant_id})
     return found.label if found else None
 
 
 def list_tenants(pool: Pool) -> list[TenantRow]:
-    """All tenants, oldest first."""
+    """Return all tenants, oldest first."""
     return all_rows(pool, TenantRow, LIST_TENANTS)
 
 
 def public_tenants(pool: Pool) -> list[PublicTenant]:
-    """All tenants as the board's role sees them."""
+    """Return all tenants as the public board's database role sees them."""
     return all_rows(pool, PublicTenant, PUBLIC_TENANTS)
 
 
@@ -66,7 +66,7 @@ def _insert_tenant(pool: Pool, *, tenant_id: uuid.UUID, label: str) -> bool:
 
     def call(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
         with connection.transaction():
-            # Labels are looked up by people: two creations of one label must see each other.
+            # Labels must be unique, and no constraint enforces it: the lock makes concurrent creations see each other.
             connection.execute(_CREATING)
             created = connection.execute(INSERT_TENANT, fields).rowcount == 1
             if created:
@@ -80,7 +80,7 @@ _LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 def create_tenant(pool: Pool, label: str) -> uuid.UUID:
-    """The new tenant's id. Raises `InvalidInput`, or `Conflict` when the label is taken."""
+    """Create a tenant and return its id. Raises `InvalidInput`, or `Conflict` if the label is taken."""
     if not _LABEL.fullmatch(label):
         raise InvalidInput.of("label", "must be up to 63 lower-case letters, digits and dashes")
     tenant_id = new_id()

@@ -1,8 +1,8 @@
-"""Receivers of events (endpoints): added, disabled, rotated by administrators; what could not be delivered (dead letters).
+"""Receivers of events (endpoints), which administrators add, disable and rotate; and dead letters: undelivered events.
 
-What is sent and how is `sentinel/export`. Adding and enabling give somebody power, for events leave this installation: they
-wait for a second administrator (`protected_changes.py`). A webhook's signing secret is made by the sender from its own
-setting and this row's `secret_number`; the database has none.
+`sentinel/export` sends the events. Adding and enabling a webhook lets events leave this installation, so both wait for
+a second administrator (`protected_changes.py`). The sender derives a webhook's signing secret from its own setting and
+the row's `secret_number`; the database stores no secret.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from sentinel.store.queries import act_once, all_rows, changed, one_row, scalar
 EVENT_TYPES = (
     "decision", "approval.requested", "approval.decided", "start", "outcome", "in_doubt", "halt", "policy",
 )  # fmt: skip
-"""What can be sent; in a CloudEvent `dev.sentinel.<type>.v1`."""
+"""Event types that can be sent; a CloudEvent's type is `dev.sentinel.<type>.v1`."""
 OVERLAP_SECONDS = 86400
 MAX_URL = 2000
-"""Characters of a webhook's address, as the table has it."""
+"""The longest address of a webhook in characters; the table has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventEndpoint:
-    """A receiver and how far it is. `behind`: events of the feeds behind its cursor, of whatever type.
+    """A receiver and its progress. `behind` is how many events of the feeds, of any type, come after its cursor.
 
-    `url` is None where the sender's settings have the address; `failing_since` is when the event behind the cursor first failed.
+    `url` is None if the address is in the sender's settings; `failing_since` is when the next event after the cursor
+    first failed.
     """
 
     endpoint_id: uuid.UUID
@@ -61,7 +62,7 @@ class EventEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that was not taken in time. `resend_asked_at`: somebody asked for another try, which is not made yet."""
+    """An event that its receiver did not accept in time. `resend_asked_at`: when a retry was requested that is not done yet."""
 
     endpoint_id: uuid.UUID
     kind: str
@@ -103,7 +104,7 @@ where d.tenant_id = %(tenant_id)s and d.delivered_at is null and d.discarded_at 
 _OLDEST = "order by d.died_at, d.event_id, d.endpoint_id limit %(limit)s"
 LIST_DEAD_LETTERS = f"{_DEAD_LETTERS} {_OLDEST}"
 LIST_LETTERS_BEHIND = f"{_DEAD_LETTERS} and (d.died_at, d.event_id, d.endpoint_id) > (%(died_at)s, %(event_id)s, %(endpoint_id)s) {_OLDEST}"
-# Only what nobody is sending just now, so that one asking is one try.
+# Only letters without a pending retry, so that one request is one retry.
 ASK_RESEND = """
 update sentinel.dead_letters set resend_asked_at = clock_timestamp(), resend_asked_by = %(by)s
 where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and (%(event_id)s::uuid is null or event_id = %(event_id)s)
@@ -118,12 +119,12 @@ select exists (select from sentinel.event_endpoints where tenant_id = %(tenant_i
 
 
 def list_endpoints(pool: Pool, tenant_id: uuid.UUID) -> list[EventEndpoint]:
-    """The tenant's receivers, oldest first."""
+    """Return the tenant's receivers, oldest first."""
     return all_rows(pool, EventEndpoint, LIST_ENDPOINTS, {"tenant_id": tenant_id})
 
 
 def find_endpoint(pool: Pool, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> EventEndpoint:
-    """One of them. Raises `NotFound`."""
+    """Return the tenant's receiver with that id. Raises `NotFound`."""
     found = one_row(pool, EventEndpoint, FIND_ENDPOINT, {"tenant_id": tenant_id, "endpoint_id": endpoint_id})
     if found is None:
         raise NotFound("there is no webhook of that id")
@@ -133,9 +134,9 @@ def find_endpoint(pool: Pool, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> E
 def add_webhook(
     pool: Pool, actor: Actor, url: str, event_types: Sequence[str] = (), endpoint_id: uuid.UUID | None = None
 ) -> uuid.UUID:
-    """A new webhook, which gets what comes from now on; its id. No types are every type.
+    """Add a webhook that gets the events from now on, and return its id. No `event_types` means every type.
 
-    The address was judged by the caller (`sentinel.platform.outbound.public_addresses`). Raises `InvalidInput`,
+    The caller must have checked the address (`sentinel.platform.outbound.public_addresses`). Raises `InvalidInput`,
     `WaitsForAdministrator` (not added yet), and `Conflict` for an id that is taken.
     """
     if len(url) > MAX_URL:
@@ -151,9 +152,10 @@ def add_webhook(
 
 
 def rotate_secret(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, *, overlap_seconds: int = OVERLAP_SECONDS) -> int:
-    """Sign with another secret from now on, and with the old one too until the overlap is over; the new one's number.
+    """Rotate a webhook's signing secret and return the new one's number.
 
-    Raises `NotFound`, and `Conflict` when somebody else rotated it meanwhile.
+    Events are signed with both secrets until the overlap is over. Raises `InvalidInput`, `NotFound`, and `Conflict` if
+    the secret was rotated meanwhile.
     """
     if not 0 <= overlap_seconds <= 90 * 86400:
         raise InvalidInput.of("overlap_seconds", "must be 0 seconds to 90 days")
@@ -164,12 +166,15 @@ def rotate_secret(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, *, overlap_s
 
 
 def disable_webhook(pool: Pool, actor: Actor, endpoint_id: uuid.UUID) -> None:
-    """Send it nothing any more; its place in the feed stays. Raises `NotFound`, or `Conflict` when it was before."""
+    """Stop sending events to a webhook; its cursor is kept. Raises `NotFound`, or `Conflict` if it was already disabled."""
     _change(pool, actor, DISABLE_WEBHOOK, {"endpoint_id": endpoint_id}, "the webhook was disabled before")
 
 
 def enable_webhook(pool: Pool, actor: Actor, endpoint_id: uuid.UUID) -> None:
-    """Go on where it stopped. Raises `NotFound`, `Conflict` and `WaitsForAdministrator` (not enabled yet)."""
+    """Continue sending to a disabled webhook from its cursor.
+
+    Raises `NotFound`, `Conflict` if it is enabled, and `WaitsForAdministrator` (not enabled yet).
+    """
     url = find_endpoint(pool, actor.tenant_id, endpoint_id).url
     asked = {"endpoint_id": endpoint_id, "url": url}
     _change(pool, actor, ENABLE_WEBHOOK, asked, "the webhook is enabled")
@@ -186,7 +191,10 @@ def _change(pool: Pool, actor: Actor, action: str, asked: Mapping[str, object], 
 def list_dead_letters(
     pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, after: tuple[datetime, uuid.UUID, uuid.UUID] | None = None
 ) -> list[DeadLetter]:
-    """Dead letters that are neither delivered nor discarded since, oldest first; from behind `after` = (died_at, event_id, endpoint_id)."""
+    """Return dead letters that are neither delivered nor discarded, oldest first.
+
+    `after` is a cursor: (died_at, event_id, endpoint_id) of the last one seen.
+    """
     died_at, event_id, endpoint_id = after or (None, None, None)
     statement = LIST_DEAD_LETTERS if after is None else LIST_LETTERS_BEHIND
     return all_rows(pool, DeadLetter, statement, {
@@ -195,9 +203,9 @@ def list_dead_letters(
 
 
 def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID | None = None) -> int:
-    """Have the sender try a dead letter once more, or all of an endpoint's; how many.
+    """Request one more try for a dead letter, or for all of an endpoint's, and return their number.
 
-    Raises `NotFound` where there is none, `Conflict` where the receiver is disabled: it is sent nothing.
+    Raises `NotFound` if there is none, and `Conflict` if the receiver is disabled, because nothing is sent to it.
     """
     actor.must_be("admin")
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "event_id": event_id, "by": actor.name}
@@ -214,9 +222,10 @@ def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID
 def discard_dead_letters(
     pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID | None = None, *, reason: str
 ) -> int:  # fmt: skip
-    """Have a dead letter delivered no more, or all of an endpoint's, as where its receiver is gone; how many. An event says who and why.
+    """Discard a dead letter, or all of an endpoint's, e.g. because its receiver is gone, and return their number.
 
-    `reason`: at most 500 characters. Raises `NotFound` where there is none, `MayBeRecorded` where the answer was lost.
+    An event records who did it and why. `reason` has at most 500 characters. Raises `NotFound` if there is none, or
+    `MayBeRecorded` if the connection was lost and they may be discarded.
     """
     actor.must_be("admin")
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "letter": event_id, "by": actor.name, "reason": reason,

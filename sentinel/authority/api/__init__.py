@@ -1,1 +1,1 @@
-"""The authority's HTTP API: parse, one call, render."""
+"""The authority's HTTP API: each route parses its request, makes one call, and renders the answer."""

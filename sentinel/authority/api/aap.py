@@ -1,8 +1,9 @@
 """The Agent Approval Protocol: a tool call is submitted, decided, consumed just before it runs, and its outcome reported.
 
-Submitting is a guard of the operation that `tools.yaml` makes of the call, consuming is its start, the outcome its report. How a
-request stands is asked anew each time; only what its client submitted and did is kept (`aap_requests`). An instance is a key
-that is bound to one agent. `docs/wires.md` describes the mapping.
+Submitting guards the operation to which `tools.yaml` maps the call, consuming starts it, and the outcome is its report.
+A request's status is determined by a new guard each time; only what its client submitted and did is stored
+(`aap_requests`). An instance of the protocol is a key that is bound to one agent. `docs/wires.md` describes the
+mapping.
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ from sentinel.platform.http.wire import EdgeResponse, Handler, Request, query_va
 from sentinel.store.ids import new_id, uuid_or_none
 
 _STARTS = uuid.UUID("6f0c3b0a-9d0e-5f2b-8c39-3f1d6a1e7b52")
-"""Namespace of the start ids that consume keys stand for."""
+"""Namespace of the start ids that are derived from request ids and consume keys (UUIDv5)."""
 
 Act = Callable[[Caller, AapRequest, Request], Awaitable[AapRequest]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """How the operation of a request stands: what was recorded, or the sentence of why nothing was."""
+    """The result of guarding a request's operation: what is recorded, or the sentence of a refusal."""
 
     recorded: Recorded | None
     refusal: str = ""
 
 
 class AapRoutes:
-    """The five routes. `feed` tells when an approval is decided."""
+    """The protocol's five routes. `feed` notifies of decided approvals."""
 
     def __init__(self, context: Context, calls: AuthorityCalls, feed: ApprovalFeed) -> None:
         self._context, self._calls, self._feed = context, calls, feed
         self._pool, self._clock = context.authority.pool, context.authority.clock
 
     def find(self, method: str, path: str) -> Handler | None:
-        """The handler of a method and path."""
+        """Return the handler of a method and path, or None."""
         if not path.startswith(REQUESTS):
             return None
         parts = path.removeprefix(REQUESTS).strip("/").split("/")
@@ -131,11 +132,14 @@ class AapRoutes:
         try:
             await self._feed.wait_for(caller, approval_id, left, is_open=is_open)
         except TooManyStreams:
-            return row  # then it is answered at once, and the client asks again
+            return row  # without a slot to wait in, answer at once; the client polls again
         return row
 
     async def _cancel(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
-        """Answer a cancellation; the approval stays pending, because withdrawing it would be deciding it."""
+        """Cancel a pending request. Its approval stays pending, because withdrawing it would be deciding it.
+
+        Raises `AapConflict` if the request is not pending any more; a repeat is accepted.
+        """
         if row.cancelled_at is None:
             now = await self._status(caller, row, request)
             if now.status != "pending" or not await self._in_thread(aap_requests.cancel, self._pool, row):
@@ -144,7 +148,8 @@ class AapRoutes:
 
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         key = _key_of(request)
-        # A claim is lost only to another key's claim or release; the authority says which of them started it, not the claim.
+        # A failed claim means that the row changed meanwhile, e.g. by another key's claim or release: read it again and
+        # retry. The claim does not decide which key starts the request; the authority does.
         while row.consumed_at is None:
             await self._require_claimable(caller, row, request, key)
             if await self._in_thread(aap_requests.claim, self._pool, row, key):
@@ -155,7 +160,7 @@ class AapRoutes:
         return row
 
     async def _require_claimable(self, caller: Caller, row: AapRequest, request: Request, key: str) -> None:
-        """Raise `AapConflict` where the key may not start the request, as `row` has it, whatever the authority would say."""
+        """Raise `AapConflict` if the key may not start the request in the state of `row`, whatever the authority decides."""
         if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
@@ -164,14 +169,15 @@ class AapRoutes:
             return
         if row.question is None:
             raise AapConflict("already_consumed", "the request is consumed under another key")
-        # A claim that is taken over is given back when this key is refused. Where the other key was refused meanwhile nobody would
-        # be at it any more, and what waits for a person could not be cancelled.
+        # Do not take over the claim while the operation is pending: this key would be refused and give the claim back
+        # to the other key. If that one was refused meanwhile too, the claim would remain with nobody consuming the
+        # request, and a claimed request cannot be cancelled.
         found = await self._ask(caller, row, request)
         if found.recorded is not None and found.recorded.status == "pending":
             raise _not_started(found)
 
     async def _consume_claimed(self, caller: Caller, row: AapRequest, request: Request, key: str) -> AapRequest:
-        """Start it under the key that claimed it, and record that."""
+        """Start a claimed request under its key, and record that it is consumed; a refused start releases the claim."""
         decided_at, expires_at = row.created_at, row.deadline_at
         if row.question is not None:
             try:
@@ -192,10 +198,10 @@ class AapRoutes:
         return _only_of(await self._again(caller, row), key)
 
     async def _started(self, caller: Caller, row: AapRequest, request: Request, key: str) -> Recorded:
-        """The start under a consume key, on record. A repeat asks the authority too: it gives leave to act anew.
+        """Start the request's operation under a consume key and return what is recorded.
 
-        Raises `AapConflict` where nothing may be done under the key: not approved, started by another, done, or a person said
-        that it was not executed.
+        A repeat asks the authority too, which extends the time to act. Raises `AapConflict` if the caller may not act
+        under this key: not approved, started by another key, already done, or resolved by a person as not executed.
         """
         found = await self._ask(caller, row, request, start_id=uuid.uuid5(_STARTS, f"{row.request_id}:{key}"))
         if found.recorded is None or not found.recorded.may_act_on_start:
@@ -230,7 +236,7 @@ class AapRoutes:
     async def _ask(
         self, caller: Caller, row: AapRequest, request: Request, *, start_id: uuid.UUID | None = None
     ) -> _Found:
-        """Guard the request's operation, and keep which one it is."""
+        """Guard the request's operation, and store its id the first time. With a `start_id`, also start it."""
         operation = stored_question(row)
         try:
             found = await self._calls.guard(
@@ -264,7 +270,7 @@ class AapRoutes:
         return await self._status_of(row, found.recorded)
 
     def _refusal_of(self, row: AapRequest) -> str | None:
-        """Why the table refuses the request: when it was submitted, or now."""
+        """Return why the tool table refuses the request, when it was submitted or now; None if it does not."""
         return row.refusal or refused_since(row, self._context.tools.current)
 
     async def _status_of(self, row: AapRequest, found: Recorded) -> RequestStatus:
@@ -308,7 +314,7 @@ def _key_of(request: Request) -> str:
 
 
 def _only_of(row: AapRequest, key: str) -> AapRequest:
-    """The request, if this is the key that consumed it. Raises `AapConflict`."""
+    """Return the request if this key consumed it. Raises `AapConflict` if another key did, or it is cancelled."""
     if row.cancelled_at is not None:
         raise AapConflict("not_approved", "the request is cancelled")
     if row.consume_key != key:
@@ -328,5 +334,5 @@ def _not_started(asked: _Found) -> AapConflict:
 
 
 def _decided_at(row: AapRequest, found: Recorded) -> datetime:
-    """When a permission was given; not before the request, which may ask again for what was decided earlier."""
+    """Return when the permission was given, but not before the request: the operation may have been decided earlier."""
     return max(row.created_at, found.approved_at or found.decided_at)

@@ -1,5 +1,7 @@
-"""What the Agent Approval Protocol says on the wire: submissions read strictly, requests rendered exactly as submitted, errors,
-and the documents of its routes."""
+"""Wire forms of the Agent Approval Protocol: submissions, rendered requests, errors, documentation of its routes.
+
+Submissions are read strictly, and a request is rendered exactly as it was submitted.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ _WORD = Length(min=1, max=200)
 
 
 class AapRequestSchema(StrictSchema):
-    """One tool call. `context.facts` are the program's facts for `tools.yaml`; the rest of `context` is kept and given back."""
+    """One tool call. `context.facts` are the program's facts for `tools.yaml`; the rest of `context` is only stored and returned."""
 
     tool = fields.String(required=True, validate=_WORD)
     arguments = JsonObject(required=True)
@@ -59,14 +61,14 @@ class AapRequestSchema(StrictSchema):
 
 
 class AapOutcomeSchema(StrictSchema):
-    """What came of a consumed call."""
+    """The outcome of a consumed call."""
 
     status = fields.String(required=True, validate=OneOf(["succeeded", "failed"]))
     note = fields.String(validate=Length(min=1, max=4000))
 
 
 class AapDecisionSchema(Schema):
-    """`expires_at` only of an approval: until when it can be consumed."""
+    """The decision on a request; an approval has `expires_at`, until when it can be consumed."""
 
     status = fields.String(required=True)
     decided_at = fields.String(required=True)
@@ -75,14 +77,14 @@ class AapDecisionSchema(Schema):
 
 
 class AapConsumptionSchema(Schema):
-    """That the call was started, and what came of it."""
+    """When the call was started (consumed), and its outcome if one was reported."""
 
     consumed_at = fields.String(required=True)
     outcome = fields.Dict()
 
 
 class AapAnswerSchema(Schema):
-    """A request as it stands, with all that was submitted."""
+    """A request with everything that was submitted and its current status."""
 
     id = fields.UUID(required=True)
     tool = fields.String(required=True)
@@ -99,7 +101,7 @@ class AapAnswerSchema(Schema):
 
 
 class AapConflict(Conflict):
-    """A conflict by the protocol's own name, e.g. "already_consumed"."""
+    """A conflict with an error code of the protocol, e.g. "already_consumed"."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -108,7 +110,7 @@ class AapConflict(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """How a request stands; `decided_at` is None while it is pending, `expires_at` but for an approval."""
+    """The status of a request; `decided_at` is None while it is pending, `expires_at` is None unless it is approved."""
 
     status: str
     decided_at: datetime | None = None
@@ -120,7 +122,10 @@ _submission, _outcome = AapRequestSchema(), AapOutcomeSchema()
 
 
 def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
-    """What is kept of a submission, by column: itself, the operation it is or why it is none, and its end. Raises `InvalidInput`."""
+    """Return what is stored of a submission, as fields of `aap_requests.submit`. Raises `InvalidInput`.
+
+    They are its text, the operation that it maps to or why the tool table refuses it, its reasoning, and its timeout.
+    """
     asked = load(_submission, body)
     question, refusal = _mapped(asked, table)
     reasoning = asked.get("agent_reasoning")
@@ -132,7 +137,7 @@ def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
 
 
 def _mapped(asked: Mapping[str, Any], table: ToolTable) -> tuple[GuardQuestion | None, str | None]:
-    """(the operation to ask about, why the table refuses it) of a submission; neither: the tool runs unguarded."""
+    """Return (operation to guard, None) or (None, the tool table's refusal); both None if the tool runs unguarded."""
     try:
         facts = asked.get("context", {}).get("facts")
         if facts is not None and not isinstance(facts, dict):
@@ -143,19 +148,19 @@ def _mapped(asked: Mapping[str, Any], table: ToolTable) -> tuple[GuardQuestion |
 
 
 def outcome_of(body: Mapping[str, Any]) -> tuple[str, str | None]:
-    """(status, note). Raises `InvalidInput`."""
+    """Read a reported outcome and return (status, note). Raises `InvalidInput`."""
     told = load(_outcome, body)
     note = told.get("note")
     return told["status"], None if note is None else _clean(note)
 
 
 def _clean(text: str) -> str:
-    """A client's words, also those that a refusal repeats, without what no database keeps or nobody would see."""
+    """Replace characters that the database cannot store or that are invisible, in a client's text or a refusal that quotes it."""
     return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def wait_seconds(text: str) -> int:
-    """How long a poll may wait for a decision. Raises `InvalidInput`."""
+    """Parse how many seconds a poll may wait for a decision, at most LONGEST_WAIT_SECONDS. Raises `InvalidInput`."""
     found = _WAIT.fullmatch(text)
     if found is None:
         raise InvalidInput.of("wait", 'must be seconds, like "25s"')
@@ -163,13 +168,16 @@ def wait_seconds(text: str) -> int:
 
 
 def stored_question(row: AapRequest) -> Operation:
-    """The operation of a request that has one."""
+    """Return the operation of a request that has a question."""
     assert row.question is not None
     return operation_of(json.loads(row.question), row.agent_id)
 
 
 def refused_since(row: AapRequest, table: ToolTable) -> str | None:
-    """Why the table of now does not stand for a call that it mapped, or let run unguarded; None where it makes the same of it."""
+    """Return why the current tool table no longer supports how a request was mapped at submission.
+
+    Returns None if the table still maps the call to the same operation, or still lets it run unguarded.
+    """
     asked = strict_json(row.submission)
     mapping = table.find(asked.get("server", LOCAL), asked["tool"])
     if mapping is None or mapping.hidden:
@@ -183,7 +191,7 @@ def refused_since(row: AapRequest, table: ToolTable) -> str | None:
 
 
 def rendered(row: AapRequest, now: RequestStatus) -> bytes:
-    """The request as its client checks it: everything submitted, and how it stands."""
+    """Render a request for its client, which verifies it: everything that was submitted, and its status."""
     found: dict[str, Any] = {
         **json.loads(row.submission), "id": str(row.request_id), "status": now.status,
         "created_at": rfc3339(row.created_at), "deadline_at": rfc3339(row.deadline_at),
@@ -204,7 +212,7 @@ def rendered(row: AapRequest, now: RequestStatus) -> bytes:
 
 
 def refused(error: SentinelError, request_id: str) -> EdgeResponse:
-    """A problem document that also has the protocol's `error`."""
+    """Return an error as a problem document that also has the protocol's `error` member."""
     error = retryable(error)
     status, _ = status_of(error)
     told = {
@@ -225,7 +233,10 @@ def _kind(error: SentinelError, status: int) -> str:
 
 
 def _text(asked: Mapping[str, Any]) -> str:
-    """One text for equal submissions. A number that a double cannot carry is refused: it could not be given back as it came."""
+    """Return a submission as JSON, with the same text for equal submissions.
+
+    Raises `InvalidInput` for a fraction that a double cannot represent, because it could not be returned as submitted.
+    """
 
     def exact(value: Any) -> float:
         assert isinstance(value, Decimal)
@@ -261,7 +272,7 @@ def _documentation(summary: str, *, description: str = "", **rest: Any) -> Docum
 
 
 def routes(root: Blueprint, context: Context) -> None:
-    """Add the documents of the routes to a blueprint without a prefix."""
+    """Add the documentation of the routes to a blueprint without a prefix."""
     identify = partial(context.identity.caller, "guard")
     one = f"{REQUESTS}/<request_id>"
     told: tuple[tuple[str, str, str, Documentation], ...] = (

@@ -1,7 +1,7 @@
-"""AuthZEN's access request and approval profile (draft 1): a denied evaluation that a person may approve becomes a task to watch.
+"""AuthZEN's access request and approval profile (draft 1): a task to poll for an evaluation that needs an approval.
 
-The approval was asked for with the evaluation; a task is that approval. It approves nothing by itself: the PEP asks again, and
-everything is decided anew. Off unless SENTINEL_AUTHZEN_ACCESS_REQUESTS is on.
+The evaluation has already requested the approval, and a task is a view of it. An approved task permits nothing by
+itself: the PEP evaluates again, which decides everything again. Off unless SENTINEL_AUTHZEN_ACCESS_REQUESTS is on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STATUSES = {"pending": "pending", "approved": "approved", "rejected": "denied",
 
 
 class AccessRequestSchema(EvaluationRequestSchema):
-    """The evaluation that was denied, and which one it was."""
+    """The evaluation that was denied, repeated, with its id in `denial`."""
 
     denial = JsonObject(required=True, metadata={"description": "`evaluation_id`, as the denied evaluation named it."})
     requested_access = JsonObject()
@@ -41,7 +41,7 @@ class AccessRequestSchema(EvaluationRequestSchema):
 
 
 class _Refusal(Exception):
-    """An error of the profile: its name, and the refusal that has its status."""
+    """An error of the profile: its name, and the error that determines its status."""
 
     def __init__(self, name: str, error: SentinelError) -> None:
         super().__init__(name)
@@ -52,21 +52,21 @@ _access_request = AccessRequestSchema()
 
 
 class AccessRequests:
-    """Serves tasks, and says of evaluations what of an approval they need."""
+    """Serves tasks, and adds what evaluations need: the offer of an access request, and the check of a named approval."""
 
     def __init__(self, context: Context, *, behind_tls: bool) -> None:
         self._context, self._behind_tls = context, behind_tls
 
     @staticmethod
     def metadata(base: str) -> dict[str, Any]:
-        """The members of the discovery document about access requests."""
+        """Return the members of the discovery document about access requests."""
         return {
             "access_request_endpoint": base + REQUESTS,
             "capabilities": ["urn:openid:authzen:capability:access-request"],
         }
 
     def offer(self, found: Recorded, request: Request) -> dict[str, Any]:
-        """The members that tell a denied evaluation's caller where and until when a person can be asked."""
+        """Return the members of a denied evaluation that say where and until when its approval can be requested."""
         assert found.approval_expires_at is not None
         moment, endpoint = rfc3339(self._context.authority.clock()), self._base(request) + REQUESTS
         return {
@@ -75,7 +75,7 @@ class AccessRequests:
         }  # fmt: skip
 
     async def refusal_of(self, caller: Caller, question: Question) -> dict[str, Any] | None:
-        """Why an evaluation cannot rest on the approval that it names; None: it may be asked, and is decided anew."""
+        """Return the denial of an evaluation that names an unsuitable approval; None if it may be evaluated again."""
         assert question.operation is not None and question.approval_id is not None
         found = await self._context.in_thread(
             find_approval, self._context.authority.pool, caller.tenant_id, question.approval_id
@@ -87,7 +87,7 @@ class AccessRequests:
         return None
 
     def find(self, method: str, path: str) -> Handler | None:
-        """The handler of a method and path."""
+        """Return the handler of a method and path, or None."""
         path = path.rstrip("/")
         if path == REQUESTS:
             return self._submit if method == "POST" else None
@@ -150,7 +150,7 @@ def _denied(reason: str, next_action: str) -> dict[str, Any]:
 
 
 def base_address(environ: Mapping[str, Any], *, behind_tls: bool) -> str:
-    """The address under which this request reached the server, e.g. "https://pdp.example:7860"."""
+    """Return the base address at which the request reached this server, e.g. "https://pdp.example:7860"."""
     scheme = "https" if behind_tls else environ.get("wsgi.url_scheme", "http")
     return f"{scheme}://{environ.get('HTTP_HOST', 'localhost')}"
 
@@ -170,7 +170,7 @@ def _task(found: ApprovalRow, base: str) -> dict[str, Any]:
 
 
 def routes(root: Blueprint, context: Context) -> None:
-    """Add the documents of the routes to a blueprint without a prefix."""
+    """Add the documentation of the routes to a blueprint without a prefix."""
     identify = partial(context.identity.caller, "guard")
     task = {"type": "object", "required": ["task"]}
     problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)

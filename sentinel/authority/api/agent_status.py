@@ -1,4 +1,4 @@
-"""What an agent asks beside its decisions: whose its key is, what halts cover it, what is switched on; and the one flip that it may make: off."""
+"""Routes for an agent's status: its key, the halts that cover it, the switches; and turning a switch off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The stream of decided approvals (server-sent events) on the event loop: a stream costs a connection and no thread.
+"""The stream of decided approvals (server-sent events) on the event loop: a stream takes a connection, but no thread.
 
-Streams that may see the same approvals share one reader, which asks the database twice a second while anybody listens.
-StreamSlots are counted in all, by tenant and by key; one is free again as soon as its client is gone or takes nothing any more.
+Streams that may see the same approvals share one reader, which polls the database twice a second while there are any.
+The number of open streams is limited per process, tenant and key (`StreamSlots`); a slot is freed as soon as its client
+disconnects or stops reading.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
 BACKLOG = 500
 HEARTBEAT = b": still here\n\n"
-# A decision's time is taken before its commit, so one may become visible after a later one: look back a little.
+# A decision's time is taken before its commit, so it may become visible after one with a later time: each poll reads
+# this much of the past again.
 OVERLAP = timedelta(seconds=10)
 
 
 class Whose(NamedTuple):
-    """Whose approvals are read: what a principal asked for, and what anybody did for the agent that its key is bound to.
+    """Which approvals of a tenant a caller may read.
 
-    Those on whose operations it may act (`sentinel.is_anothers`). No principal: everybody's of the tenant.
+    They are those that its principal requested, and those that any key requested for the agent that its key is bound
+    to, which are those on whose operations it may act (`sentinel.is_anothers`). `principal_id` None means all of the
+    tenant.
     """
 
     tenant_id: uuid.UUID
@@ -55,7 +59,7 @@ class Whose(NamedTuple):
     agent_id: str | None
 
     def has(self, principal_id: uuid.UUID, agent_id: str) -> bool:
-        """Whether an approval that this principal asked for, in this agent's name, is one of them."""
+        """Return whether an approval that this principal requested for this agent is included."""
         return self.principal_id in (None, principal_id) or self.agent_id == agent_id
 
 
@@ -67,7 +71,7 @@ log = structlog.get_logger("sentinel")
 
 
 class StreamSlots:
-    """How many streams one process holds open: `most` in all, of one tenant, and of one key."""
+    """Limits how many streams one process holds open: in all, per tenant, and per key."""
 
     def __init__(self, most: int, most_of_tenant: int, most_of_key: int) -> None:
         self._bounds = (
@@ -77,7 +81,7 @@ class StreamSlots:
 
     @contextlib.contextmanager
     def taken(self, caller: Caller) -> Iterator[None]:
-        """A place for the block. Raises `TooManyStreams`, which says whose places are all taken."""
+        """Hold a slot for the duration of the block. Raises `TooManyStreams`, which says which limit is reached."""
         owners = (None, caller.tenant_id, caller.key_id)
         for owner, (whose, most) in zip(owners, self._bounds, strict=True):
             if self._taken[owner] >= most:
@@ -91,23 +95,24 @@ class StreamSlots:
         finally:
             metrics.STREAMS.dec()
             self._taken.subtract(owners)
-            self._taken += Counter()  # whoever has none is forgotten
+            self._taken += Counter()  # drops the keys whose count is zero
 
 
 @dataclass
 class _Listeners:
-    """The streams that see the same approvals, and the task that reads for them."""
+    """The queues of the streams that see the same approvals, and the task that reads for them."""
 
     queues: set[asyncio.Queue[DecidedApproval]] = field(default_factory=set)
     is_reading: asyncio.Event = field(default_factory=asyncio.Event)
     read_to: datetime = datetime.min.replace(tzinfo=UTC)
-    """The latest decision that was read; what comes by the queues from here on is later than this less OVERLAP."""
+    """The time of the latest decision that was read; the queues then only get decisions later than this less OVERLAP."""
     task: asyncio.Task[None] | None = None
 
     async def began(self, seconds: float, is_over: Callable[[], bool]) -> bool:
-        """Whether what is decided from now on comes by the queues; waits for it up to `seconds`, or until `is_over`.
+        """Wait until the reader has read up to now, at most `seconds` or until `is_over`, and return whether it has.
 
-        While the database is away nobody knows when it will.
+        From then on every new decision comes by the queues. While the database is unavailable the reader cannot get
+        there.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -118,10 +123,10 @@ class _Listeners:
 
 
 class ApprovalFeed:
-    """Hands decided approvals on, as they are decided.
+    """Delivers approvals to streams as they are decided.
 
-    `read_since(whose, moment)` gives what was decided after a moment, oldest first: at most BACKLOG, and whatever was decided in the
-    same instant as the last of them. `clock` is the database's. Both are called in a thread.
+    `read_since(whose, moment)` returns what was decided after a moment, oldest first: at most BACKLOG rows, plus those
+    decided in the same instant as the last of them. `clock` gives the database's time. Both are called in a thread.
     """
 
     def __init__(
@@ -147,10 +152,11 @@ class ApprovalFeed:
         is_welcome: Callable[[], Awaitable[bool]],
         may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Send what was decided behind `last_seen` (None: from now on), then each decision, until the client goes.
+        """Send what was decided after `last_seen` (None: from now on), then each new decision.
 
-        `is_welcome` says whether the key is still good; it is asked before whatever is sent. Until `may_begin`, and up to
-        HEARTBEAT_SECONDS, there are heartbeats alone; what is decided meanwhile comes afterwards.
+        Ends when the client disconnects or the process stops. `is_welcome` says whether the key is still usable, and is
+        called before each message. Until `may_begin` returns True, at most HEARTBEAT_SECONDS, only heartbeats are sent;
+        decisions of that time follow afterwards.
         """
         gone = asyncio.ensure_future(disconnected(receive))
         try:
@@ -158,7 +164,7 @@ class ApprovalFeed:
                 if not await is_welcome():
                     break
                 message = {"type": "http.response.body", "body": payload, "more_body": True}
-                # A client that takes nothing holds its place for so long and no longer.
+                # Bounds how long a client that reads nothing can hold its slot.
                 await asyncio.wait_for(send(message), STALLED_SECONDS)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -170,10 +176,10 @@ class ApprovalFeed:
     async def wait_for(
         self, caller: Caller, approval_id: uuid.UUID, seconds: float, *, is_open: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Return once the caller's approval is decided, after `seconds`, or when this process drains.
+        """Return once the caller's approval is decided, after `seconds`, or when this process is stopping.
 
-        `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed, and not
-        where the database is away for as long.
+        `is_open` says whether the approval is still pending. It is called once, as soon as no later decision can be
+        missed; it is not called if the database stays unavailable for `seconds`. Raises `TooManyStreams`.
         """
         until = asyncio.get_running_loop().time() + seconds
         owner = Whose(caller.tenant_id, caller.principal_id, caller.agent_id)
@@ -194,7 +200,7 @@ class ApprovalFeed:
             return self._stopping() or gone.done()
 
         with self._listening(owner) as (queue, listeners):
-            # What is decided from here on comes by the queue; what was decided before is looked up.
+            # Later decisions come by the queue; earlier ones are read from the database below.
             while not await listeners.began(HEARTBEAT_SECONDS, is_over):
                 if is_over():
                     return
@@ -212,7 +218,7 @@ class ApprovalFeed:
                 try:
                     portion = await self._in_thread(self._read_since, owner, last_seen)
                 except SentinelError:
-                    yield HEARTBEAT  # the database is away: the stream stays open, and goes on when it is back
+                    yield HEARTBEAT  # the database is unavailable: the stream stays open, and continues when it is back
                     await asyncio.sleep(POLL_SECONDS)
                     continue
                 for one in portion:
@@ -247,7 +253,7 @@ class ApprovalFeed:
                 del self._listeners[owner]
 
     async def _follow(self, owner: Whose, listeners: _Listeners) -> None:
-        """Read what is decided from now on, and hand each decision to every queue once."""
+        """Poll for new decisions until cancelled, and put each one into every queue once."""
         listeners.read_to = await self._once_answered(self._clock)
         since = listeners.read_to - OVERLAP
         told: dict[uuid.UUID, datetime] = {}
@@ -256,7 +262,8 @@ class ApprovalFeed:
             for one in portion:
                 if one.request_id not in told:
                     told[one.request_id] = one.decided_at
-                    # What was decided before the first read was done is nobody's news.
+                    # Decisions found by the first read precede the streams' CONNECTED; a stream with a last_seen reads
+                    # those itself.
                     for queue in listeners.queues if listeners.is_reading.is_set() else ():
                         queue.put_nowait(one)
                 listeners.read_to = max(listeners.read_to, one.decided_at)
@@ -269,9 +276,10 @@ class ApprovalFeed:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _once_answered(self, ask: Callable[..., T], *arguments: Any) -> T:
-        """What is asked for, once the database answers: streams stay open while it is away.
+        """Call `ask` in a thread and return its result; retry until the database answers.
 
-        Whatever else goes wrong is asked again too: who reads for all of an owner's streams is begun once, and must not end before them.
+        Streams stay open meanwhile. Unexpected errors are retried too: one task reads for all streams of an owner, and
+        must not end before them.
         """
         while True:
             try:
@@ -287,11 +295,11 @@ class ApprovalFeed:
 
 
 def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
-    """The handler of `GET approvals/stream`: a request's environment → what the stream sends, until the client goes."""
+    """Return the handler of `GET approvals/stream`, which sends the stream until the client disconnects."""
 
     async def stream(environ: dict[str, Any], receive: Receive, send: Send) -> None:
-        # A good key with the scope is not refused for its rate, but waits a little: the released clients listen no more once they
-        # were refused. A last_seen that cannot be read means "from now on".
+        # A usable key with the scope that is over its rate is delayed and not refused, because the released clients do
+        # not reconnect after a refusal. A malformed last_seen means "from now on".
         caller = await identity.caller_async("approvals:read", environ, may_wait=True)
         seen = parse_time(query_field(environ, "last_seen"))
         with feed.places.taken(caller):
@@ -306,14 +314,14 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
 
 
 def whose(caller: Caller) -> Whose:
-    """Whose approvals a key may read: its own and its agent's, or everybody's with the scope for it."""
+    """Return which approvals a key may read: its own and its agent's, or all of the tenant with `approvals:read_all`."""
     if "approvals:read_all" in caller.scopes:
         return Whose(caller.tenant_id, None, None)
     return Whose(caller.tenant_id, caller.principal_id, caller.agent_id)
 
 
 def parse_time(text: str) -> datetime | None:
-    """RFC 3339 with a zone, or None. A "+" that a query string turned into a blank is understood."""
+    """Parse an RFC 3339 time with a zone; return None for anything else. A blank is read as "+", as query strings decode it."""
     try:
         moment = datetime.fromisoformat(text.strip().replace(" ", "+").replace("Z", "+00:00"))
     except ValueError:
@@ -322,7 +330,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 def decision_fields(decided: DecidedApproval) -> dict[str, Any]:
-    """A decided approval as both released clients read it."""
+    """Return a decided approval in the form that both released clients read."""
     return {
         "request_id": str(decided.request_id), "status": decided.status, "approver": decided.approver,
         "reason": decided.reason, "agent_id": decided.agent_id, "action": decided.action,
@@ -331,12 +339,12 @@ def decision_fields(decided: DecidedApproval) -> dict[str, Any]:
 
 
 def decision(decided: DecidedApproval, *, catchup: bool) -> bytes:
-    """A decision as it goes over the wire."""
+    """Return a decision as a server-sent event; `catchup` marks decisions from before the stream began."""
     fields = decision_fields(decided)
     timestamp = fields.pop("decided_at")
     return data({"type": "APPROVAL_DECISION", **fields, "timestamp": timestamp, "catchup": catchup})
 
 
 def data(fields: dict[str, Any]) -> bytes:
-    """The bytes of one server-sent event."""
+    """Return the bytes of one server-sent event."""
     return b"data: " + orjson.dumps(fields) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Approvals as their agents see them: one by id, and those decided since a time. Their stream is in `approval_stream`."""
+"""Approvals as agents see them: one by id, and those decided since a time. `approval_stream` has the stream."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         security=SECURITY, content_type="text/event-stream",
         parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
-    # `approval_stream` answers it.
+    # Only documentation: `approval_stream` answers this route.
     blueprint.add_url_rule(
         "/approvals/stream", "stream", answered_on_the_loop(stream, partial(context.identity.caller, "approvals:read"))
     )

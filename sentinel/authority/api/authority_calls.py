@@ -1,4 +1,4 @@
-"""What the routes of other protocols share: one guard, check or report at a time, and problem documents with members of their own."""
+"""Shared by the routes of other protocols: one guard, check or report at a time, and problem documents with extra members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sentinel.platform.http.wire import EdgeResponse
 
 
 class AuthorityCalls:
-    """Asks the authority on behalf of a route; rows of several routes share their commits."""
+    """Calls the authority for a route; rows of all routes share commits."""
 
     def __init__(self, context: Context) -> None:
         self._authority = context.authority
@@ -33,7 +33,10 @@ class AuthorityCalls:
         self, caller: Caller, operation: Operation, *, request_id: str, has_start_step: bool = True,
         start_id: uuid.UUID | None = None, trace: bytes | None = None,
     ) -> Recorded:  # fmt: skip
-        """The committed decision, or the one its key has had all along. Raises the guard's refusals."""
+        """Guard an operation and return the committed decision, or the one that its key already had.
+
+        Raises as `decided_row`, the commit and `check_decision`.
+        """
         began = time.perf_counter()
         row = decided_row(
             self._authority,
@@ -54,14 +57,14 @@ class AuthorityCalls:
         return found
 
     async def check(self, caller: Caller, operation: Operation) -> tuple[Peeked, GuardRow]:
-        """What the decision would be now, and the row that would be recorded."""
+        """Return what the decision would be now, and the row that would be recorded."""
         row = decided_row(self._authority, caller, operation, has_start_step=True, elapsed_ms=0)
         return await self._authority.checks.recorded(row), row
 
     async def report(
         self, caller: Caller, *, request_id: str, outcome: str, error: str | None, **bound: Any
     ) -> Receipt:
-        """The receipt of a report; `bound` names the operation. Raises the report's refusals."""
+        """Record a report and return its receipt; `bound` names the operation. Raises the report's refusals."""
         row = report_row(
             self._authority, caller, outcome=outcome, error=error, result=None, permit_token=None, report_id=None, **bound
         )  # fmt: skip
@@ -69,11 +72,11 @@ class AuthorityCalls:
 
 
 def retryable(error: SentinelError) -> SentinelError:
-    """What is still being decided is 503 here: clients of other protocols ask again then, and take a conflict for final."""
+    """Turn `StillDeciding` (409) into `TryLater` (503): clients of other protocols retry a 503, but treat a conflict as final."""
     return TryLater(error.detail) if isinstance(error, StillDeciding) else error
 
 
 def amended_problem(error: SentinelError, request_id: str, members: Mapping[str, Any]) -> EdgeResponse:
-    """The problem document of a refusal with these members set."""
+    """Return the problem document of a refusal with additional members, or with members replaced."""
     body, status, content_type, headers = problem_of(error, request_id)
     return EdgeResponse(orjson.dumps({**orjson.loads(body), **members}), status, content_type, headers)

@@ -1,7 +1,7 @@
 """The AuthZEN Authorization API 1.0: evaluation, evaluations and discovery.
 
-"true" means that it may be done now: never while a person is owed, and never on a mere check of something whose budget would
-have to be reserved. `docs/wires.md` says how a request becomes an operation.
+The decision "true" means that the action may be done now. It is never given while an approval is missing, nor by a mere
+check of an action whose budget would have to be reserved. `docs/wires.md` says how a request becomes an operation.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ _OF_OPERATION = (
 )  # fmt: skip
 
 Decision = dict[str, Any]
-"""{"decision": bool, "context": {…}}"""
+"""The answer to one evaluation: {"decision": bool, "context": {…}}."""
 
 Starts = dict[tuple[str, str, uuid.UUID], "asyncio.Task[Decision]"]
-"""What one request starts: a key, an operation's digest and the start id → its decision."""
+"""The starts of one request: (idempotency key, operation digest, start id) → the task that gives the decision."""
 
 _evaluations = EvaluationsRequestSchema()
 
 
 class EvaluationSchema(Schema):
-    """One decision; `context` says why."""
+    """One decision; `context` has its reasons."""
 
     decision = fields.Boolean(required=True)
     context = fields.Dict()
 
 
 class EvaluationsSchema(Schema):
-    """The decisions in the order of the evaluations, as far as they were gone through; of a single one its decision."""
+    """The decisions in the order of the evaluations, up to where their semantic stopped; for a single one, its decision."""
 
     evaluations = fields.List(fields.Nested(EvaluationSchema))
     decision = fields.Boolean()
@@ -83,13 +83,13 @@ class EvaluationsSchema(Schema):
 
 
 class Evaluations:
-    """Answers evaluations. `access_requests` is None where nobody can ask for an approval this way."""
+    """Answers evaluations. `access_requests` is None if the access request profile is off."""
 
     def __init__(self, context: Context, calls: AuthorityCalls, access_requests: AccessRequests | None) -> None:
         self._context, self._calls, self._access_requests = context, calls, access_requests
 
     def handlers(self) -> dict[str, Handler]:
-        """By path."""
+        """Return the handlers by path."""
         return {EVALUATION: self._evaluation, EVALUATIONS: self._evaluations}
 
     async def _evaluation(self, request: Request) -> EdgeResponse:
@@ -133,7 +133,7 @@ class Evaluations:
     async def _one_of(
         self, caller: Caller, body: Mapping[str, Any], one: Any, request: Request, starts: Starts
     ) -> Decision:
-        """The decision on one of several; what cannot be asked or answered is no, with the error."""
+        """Return the decision on one of several evaluations; an error becomes the decision false with `context.error`."""
         try:
             return await self._decision(caller, merged(body, one), request, starts)
         except SentinelError as error:
@@ -144,7 +144,10 @@ class Evaluations:
     async def _decision(
         self, caller: Caller, body: Mapping[str, Any], request: Request, starts: Starts | None = None
     ) -> Decision:
-        """The decision, with what the same request has `starts` of. Raises the refusals of `question_of` that are about the request, and those of the store."""
+        """Return the decision on one evaluation; `starts` are those of the other evaluations in the same request.
+
+        Raises as `question_of`, except `ToolRefused`, which is a decision, and as the authority's guard and check.
+        """
         try:
             question = question_of(caller, body, self._context.tools.current)
         except ToolRefused as refused:
@@ -155,7 +158,8 @@ class Evaluations:
             return _checked(*await self._calls.check(caller, question.operation))
         if starts is None or question.start_id is None:
             return await self._guarded(caller, question, request)
-        # A start id is for who asks again, in another request. Within one, the same twice is two calls, and one effect.
+        # A start id is meant for a retry in another request. Within one request, the same start twice means two calls,
+        # of which only one may act.
         start = (question.operation.idempotency_key, question.operation.digest, question.start_id)
         if start in starts:
             return _repeated(await starts[start])
@@ -163,7 +167,7 @@ class Evaluations:
         return await starts[start]
 
     async def _guarded(self, caller: Caller, question: Question, request: Request) -> Decision:
-        """The recorded decision. Raises the refusals of the store."""
+        """Guard the question's operation and return the decision. Raises as `AuthorityCalls.guard`."""
         assert question.operation is not None
         if self._access_requests is not None and question.approval_id is not None:
             refusal = await self._access_requests.refusal_of(caller, question)
@@ -187,7 +191,7 @@ class Evaluations:
         told = answer["context"]
         told |= {
             "status": found.status, "operation_id": found.operation_id, "idempotency_key": question.operation.idempotency_key,
-            # What its start and its report must name; of a tool it is the table's.
+            # The start and the report must name these; for a tool they come from the tool table.
             "action": question.operation.action, "agent_id": question.operation.agent_id, "resource": question.operation.resource,
             "risk_class": question.operation.risk_class,
             "policy_id": found.policy_id, "policy_version": found.policy_version,
@@ -207,14 +211,20 @@ class Evaluations:
 
 
 def may_act(question: Question, found: Recorded) -> bool:
-    """Whether a recorded decision lets its calls act now: a permit is out, or where a start was named, it is that one and not done."""
+    """Return whether a recorded decision lets the caller act now.
+
+    With a start id, that start is recorded and not reported as done; otherwise a permit is issued and unused.
+    """
     if question.start_id is not None:
         return found.may_act_on_start
     return found.status in ("allowed", "approved") and found.permit_id is not None
 
 
 def json_of(request: Request) -> dict[str, Any]:
-    """The body. What is no JSON by its headers is 400 in this protocol. Raises `InvalidInput` and `BodyTooLarge`."""
+    """Return the request's JSON body. Raises `InvalidInput` and `BodyTooLarge`.
+
+    Missing length and other media types are `InvalidInput` too, because this protocol requires the status 400 for them.
+    """
     try:
         return request.json()
     except (LengthRequired, UnsupportedMediaType) as error:
@@ -222,7 +232,7 @@ def json_of(request: Request) -> dict[str, Any]:
 
 
 def _checked(found: Peeked, row: GuardRow) -> Decision:
-    """A check reserves nothing, so it says yes only where nothing would be reserved, counted or remembered."""
+    """Turn a check into a decision; it reserves nothing, so it is true only if a guard would reserve and count nothing either."""
     if found.decision == "ALLOW" and (row.limits or row.terms.shared or row.once_key):
         return _no(UNRECORDED, _UNRECORDED_TEXT)
     may = found.decision == "ALLOW"
@@ -230,7 +240,7 @@ def _checked(found: Peeked, row: GuardRow) -> Decision:
 
 
 def _repeated(first: Decision) -> Decision:
-    """The decision on what the same request has asked before: never true again."""
+    """Return the decision on a repeated start within one request: never true, because the first one may act."""
     if not first["decision"]:
         return dict(first)
     kept = {name: first["context"][name] for name in _OF_OPERATION if name in first["context"]}
@@ -244,7 +254,7 @@ def _no(code: str, sentence: str) -> Decision:
 
 
 def _decision(may: bool, code: str, sentence: str) -> Decision:
-    """With the reason under each name by which clients of this protocol look for it."""
+    """Make a decision, with the reason under every name by which clients of this protocol look for it."""
     return {
         "decision": may,
         "context": {"reason_code": code, "reason": sentence, "reasons": [code], "reason_admin": {"en": f"{sentence} [{code}]"}},
@@ -256,13 +266,16 @@ def _answered(found: dict[str, Any]) -> EdgeResponse:
 
 
 def _refused(error: SentinelError, request: Request) -> EdgeResponse:
-    """A problem document. One that says "DENY" says false here, which is what a careless PEP takes for no."""
+    """Return an error as a problem document.
+
+    Problems that say "decision": "DENY" say false here: a careless PEP may take any non-empty text for true.
+    """
     told = {"decision": False} if isinstance(error, EngineUnavailable) else {}
     return amended_problem(retryable(error), request_id_of(request.environ), told)
 
 
 def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> None:
-    """Add the documents of the routes and the discovery to a blueprint without a prefix."""
+    """Add the discovery route and the documentation of the other routes to a blueprint without a prefix."""
     for path, documentation in DOCUMENTATION.items():
         root.add_url_rule(path, path.rpartition("/")[2], answered_on_the_loop(documentation), methods=["POST"])
 

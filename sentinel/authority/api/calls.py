@@ -1,4 +1,4 @@
-"""How a decision route is served on the event loop: one request or a batch of them, through the same three parts."""
+"""Serving of a decision route on the event loop: one request or a batch, through the same parts prepare, commit and render."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ from sentinel.platform.tracing import tracing_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
 AT_ONCE = 8
-"""Rows of a batch that are prepared or answered in one turn of the loop, about a millisecond of it; what they count and log is written together."""
+"""Rows of a batch that are prepared or rendered in one turn of the event loop, which takes about a millisecond.
+
+Their metrics and log lines are written together.
+"""
 
 _batch = BatchRequestSchema()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One route's work in three parts, so that one request or many can share the middle one.
+    """One route's work in three parts, so that many requests can share one commit.
 
-    `reader` reads a request's body; `prepare` turns it, with when it came and the caller's trace, into a row and what is needed to render
-    it (raises refusals); `commit` records rows; `render` turns a row's recorded answer into the response (raises refusals).
+    `reader` reads a request's body. `prepare` turns it, with its time of arrival and the caller's trace, into a row and
+    what `render` needs; it raises refusals. `commit` records rows. `render` turns a row's recorded answer into the
+    response; it raises refusals.
     """
 
     scope: str
@@ -48,7 +52,7 @@ class Call:
 
 
 def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handler]:
-    """Each call as a route for one request, and as one for many (`…/batch`): handlers by path under a prefix."""
+    """Return the handlers of each call by path under a prefix: for one request, and for a batch (`…/batch`)."""
     found: dict[str, Handler] = {}
     tracing = tracing_of("sentinel")
     for path, call in calls.items():
@@ -59,11 +63,11 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
 
 
 _Arrived = tuple[Caller, Request, Callable[[EdgeResponse], None], float]
-"""Who asks what, who is told, and when it came."""
+"""A request with its caller, the function that takes its answer, and its time of arrival."""
 
 
 class _Single(QuickHandler):
-    """A route for one request: its row waits for its commit, and no task waits with it."""
+    """A route for one request: a callback and no task waits for the row's commit."""
 
     def __init__(self, context: Context, call: Call) -> None:
         self._context, self._call = context, call
@@ -71,7 +75,10 @@ class _Single(QuickHandler):
         self._arrived: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Arrived]] = WeakKeyDictionary()
 
     def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
-        """Have the row prepared with those of the same turn of the loop and handed to the next commit; a key that is not remembered is looked up first."""
+        """Queue the request to be prepared together with the others of this turn of the loop, for the next commit.
+
+        A key that is not cached is looked up first.
+        """
         began, loop = time.perf_counter(), asyncio.get_running_loop()
         caller = self._context.identity.remembered_caller(self._call.scope, request.environ)
         if caller is not None:
@@ -86,7 +93,7 @@ class _Single(QuickHandler):
         task.add_done_callback(self._asking.discard)
 
     def _commit_arrived(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Prepare all that the loop has just read, one after the other: the processor's caches then hold one kind of work."""
+        """Prepare all requests that the loop has just read, one after the other, which makes better use of the CPU caches."""
         for caller, request, reply, began in self._arrived.pop(loop):
             try:
                 self._commit(caller, request, reply, began)
@@ -121,13 +128,13 @@ class _Single(QuickHandler):
 
 
 def count_unavailable(error: Exception | None) -> None:
-    """Count a row that could not be committed."""
+    """Count a row that could not be committed because the database is unavailable."""
     if isinstance(error, EngineUnavailable):
         metrics.UNAVAILABLE.inc()
 
 
 async def _many(context: Context, call: Call, request: Request) -> EdgeResponse:
-    """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
+    """Answer a batch: each request gets the answer that it would get alone, and all rows are recorded in one commit."""
     began = time.perf_counter()
     caller = await context.identity.caller_async(call.scope, request.environ)
     bodies = (
@@ -157,7 +164,7 @@ async def _many(context: Context, call: Call, request: Request) -> EdgeResponse:
 
 
 async def _let_others(place: int) -> None:
-    """Let other requests come between after every `AT_ONCE` rows: a batch may take ten milliseconds of the loop."""
+    """Yield to other requests after every `AT_ONCE` rows, because a batch may take ten milliseconds of the event loop."""
     if place % AT_ONCE == AT_ONCE - 1:
         await asyncio.sleep(0)
 
@@ -170,7 +177,7 @@ def _in_batch(answer: EdgeResponse) -> dict[str, Any]:
 def batch_documentation(
     summary: str, *, problems: Sequence[int], security: Sequence[dict[str, list[str]]]
 ) -> Documentation:
-    """What a route's batch form tells about itself."""
+    """Return the documentation of a route's batch form."""
     return Documentation(
         f"{summary}: up to 64 at once",
         description="Each request gets the answer it would have had alone, as `{status, body}` in the same order.",

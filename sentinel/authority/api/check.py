@@ -1,4 +1,4 @@
-"""The stateless question and its partner report."""
+"""The check, which asks for a decision without recording it, its report, and headroom: what is left of limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _check, _report = CheckRequestSchema(), CheckReportRequestSchema()
 
 
 def calls(context: Context) -> dict[str, Call]:
-    """The check by path under a prefix."""
+    """Return the check by its path under a prefix."""
     authority = context.authority
 
     def prepare(caller: Caller, body: CheckBody, began: float, _: bytes | None) -> tuple[GuardRow, Any]:
@@ -51,7 +51,7 @@ def calls(context: Context) -> dict[str, Call]:
 
 
 def handlers(context: Context) -> dict[str, Handler]:
-    """The check's report, and what is left of limits, by path under a prefix."""
+    """Return the handlers of the check's report and of headroom by their path under a prefix."""
     authority = context.authority
 
     async def report(request: Request) -> EdgeResponse:
@@ -60,7 +60,7 @@ def handlers(context: Context) -> dict[str, Handler]:
         require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
         fields.pop("evidence_context", None)
         if not fields.get("action"):
-            fields.pop("action", None)  # empty is absent, so that the same report is the same
+            fields.pop("action", None)  # empty counts as absent, so that both forms of a report have the same digest
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
     async def headroom(request: Request) -> EdgeResponse:

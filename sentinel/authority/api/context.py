@@ -1,4 +1,4 @@
-"""What the handlers are handed: the authority, who calls, the declared switches, the mapped tools, and threads to wait in."""
+"""What every handler is handed: the authority, identity, the declared switches, the tool table, and a thread pool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Handed to every route of the authority. `threads` are for what asks the database on behalf of the event loop."""
+    """The parts that every route of the authority uses. `threads` run database calls for handlers on the event loop."""
 
     authority: Authority
     identity: Identity
@@ -29,5 +29,5 @@ class Context:
     threads: ThreadPoolExecutor
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """The result of a blocking call, waited for on the event loop."""
+        """Run a blocking call in a thread and return its result, without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, partial(call, *arguments, **named))

@@ -1,7 +1,7 @@
-"""An access evaluation (AuthZEN Authorization API 1.0) → the operation to ask about.
+"""An access evaluation (AuthZEN Authorization API 1.0) → the operation to guard or check.
 
-A tool is mapped by `tools.yaml`. Anything else is asked as it stands: the action's name is the action, and what PEPs say in
-properties are its params. In `context` a few names are ours; the rest is evidence, which can only tighten.
+A tool is mapped by `tools.yaml`. Anything else is taken literally: the action's name is the action, and the properties
+that a PEP sends are its params. In `context` a few names are ours; the rest is evidence, which can only tighten.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sentinel.tools.mapping import ToolTable
 from sentinel.tools.operations import operation_of
 
 TOOL_TYPES = frozenset({"tool", "mcp_tool"})
-"""Types of resources whose id is a tool: "server/tool", or "tool" of the server `local`."""
+"""Resource types whose id names a tool: "server/tool", or "tool" for a tool of the server `local`."""
 LOCAL = "local"
 SEMANTICS = ("execute_all", "deny_on_first_deny", "permit_on_first_permit")
 _CHECKED = "evaluation"
-"""The idempotency key of what is only checked; nothing is kept under it."""
+"""The idempotency key of operations that are only checked; nothing is recorded under it."""
 _AGENT_TYPES = frozenset({"agent", "ai_agent"})
 _OWN = ("idempotency_key", "start_step", "start_id", "arguments", "facts", "approval")
 
 
 class _Tolerant(Schema):
-    """Unknown members are ignored, as the specification wants."""
+    """A schema that ignores unknown members, as the specification requires."""
 
     def __init__(self, **rest: Any) -> None:
         super().__init__(unknown=EXCLUDE, **rest)
 
 
 class SubjectSchema(_Tolerant):
-    """Who acts."""
+    """The subject: who acts."""
 
     type = Identifier(most=64, required=True)
     id = Identifier(most=128, required=True)
@@ -49,14 +49,14 @@ class SubjectSchema(_Tolerant):
 
 
 class ActionSchema(_Tolerant):
-    """What is to be done."""
+    """The action to be done."""
 
     name = Identifier(most=128, required=True)
     properties = JsonObject()
 
 
 class ResourceSchema(_Tolerant):
-    """What it is done to."""
+    """The resource that the action is done to."""
 
     type = Identifier(most=64, required=True)
     id = Identifier(most=255, required=True)
@@ -80,13 +80,13 @@ class EvaluationRequestSchema(_Tolerant):
 
 
 class EvaluationOptionsSchema(_Tolerant):
-    """How several evaluations are gone through."""
+    """How several evaluations are executed, and when to stop."""
 
     evaluations_semantic = fields.String(validate=OneOf(SEMANTICS))
 
 
 class EvaluationsRequestSchema(_Tolerant):
-    """Several access evaluations with what they have in common; without any, it is one."""
+    """Several access evaluations and the members that they share; without `evaluations`, the shared members are the only one."""
 
     subject = JsonObject()
     action = JsonObject()
@@ -111,9 +111,10 @@ _REQUIRED = {"subject": ("type", "id"), "action": ("name",), "resource": ("type"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one evaluation asks. `operation` None: a tool that runs unguarded. Not recorded: it is only checked.
+    """What one evaluation asks. `operation` is None for a tool that runs unguarded.
 
-    `has_start_step`: the PEP redeems a permit before it acts; otherwise being told "true" is the start.
+    Without `is_recorded` the operation is only checked.
+    `has_start_step`: the PEP redeems a permit before it acts; otherwise the answer "true" is the start.
     """
 
     operation: Operation | None
@@ -124,9 +125,10 @@ class Question:
 
 
 def merged(common: Mapping[str, Any], one: Any) -> dict[str, Any]:
-    """One of several evaluations with what it takes from what they have in common. Raises `InvalidInput`.
+    """Return one of several evaluations, completed with the shared members. Raises `InvalidInput`.
 
-    An entity replaces the common one as a whole, and takes only required members from it that it lacks. A null counts as absent.
+    An entity replaces the shared one as a whole, and takes only those required members from it that it lacks. A null
+    counts as absent.
     """
     if not isinstance(one, dict):
         raise InvalidInput.of("evaluation", "must be an object")
@@ -143,7 +145,7 @@ def merged(common: Mapping[str, Any], one: Any) -> dict[str, Any]:
 
 
 def question_of(caller: Caller, body: Mapping[str, Any], table: ToolTable) -> Question:
-    """What the evaluation asks of whom. Raises `InvalidInput`, `Forbidden` (another's agent) and `ToolRefused`."""
+    """Read what an evaluation asks, for which agent. Raises `InvalidInput`, `Forbidden` (another agent) and `ToolRefused`."""
     asked = load(_evaluation, without_nulls(body))
     subject, action, resource = asked["subject"], asked["action"], asked["resource"]
     context = asked.get("context") or {}
@@ -169,7 +171,10 @@ def question_of(caller: Caller, body: Mapping[str, Any], table: ToolTable) -> Qu
 
 
 def _agent_of(caller: Caller, subject: Mapping[str, Any]) -> str:
-    """Whose operation it is: the agent that the key is bound to, else the subject. A subject that is an agent must be the key's."""
+    """Return the operation's agent: the one that the key is bound to, else the subject.
+
+    Raises `Forbidden` for a subject that is another agent than the key's, and `InvalidInput`.
+    """
     if caller.agent_id is None or subject["type"] in _AGENT_TYPES:
         require_own(caller, None, subject["id"])
         return check_identifier(subject["id"], "subject.id", 128)
@@ -182,7 +187,7 @@ def _tool_of(resource_id: str) -> tuple[str, str]:
 
 
 def _arguments(resource: Mapping[str, Any], action: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The call's arguments, from the one place that says them. Raises `InvalidInput`."""
+    """Return the tool call's arguments from the one place that has them. Raises `InvalidInput` if several do."""
     places = [entity.get("properties", {}).get("arguments") for entity in (resource, action)] + [own.get("arguments")]
     said = [place for place in places if place is not None]
     if len(said) > 1 or not all(isinstance(place, dict) for place in said):
@@ -193,7 +198,10 @@ def _arguments(resource: Mapping[str, Any], action: Mapping[str, Any], own: Mapp
 
 
 def _params(subject: Mapping[str, Any], action: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of action and resource side by side, who the subject is, and the resource's type."""
+    """Return the params: the properties of action and resource, the subject, and the resource's type.
+
+    Raises `InvalidInput` if properties conflict with each other or with the names `subject` and `resource_type`.
+    """
     found = dict(action.get("properties", {}))
     for name, value in resource.get("properties", {}).items():
         if name in found and found[name] != value:

@@ -1,10 +1,10 @@
 """The guard, its start and its report over HTTP: parse → one service call → render.
 
-`GUARD.read`, `to_operation` and `to_answer` are the pure ends of the guard: request bytes → body → operation, committed row →
-response bytes. Whatever edge serves the guard calls these.
+`GUARD.read`, `to_operation` and `to_answer` are the pure ends of the guard: request bytes → body → operation, committed
+row → response bytes. Every edge that serves the guard calls these.
 
-The schemas of `schemas.py` define the bodies. The shapes here are narrower: what they take, the schema takes to the same value,
-and for all else the schema is asked (`platform/http/bodies.py`).
+The schemas of `schemas.py` define the bodies. The structs here are a faster, narrower form: a body that they accept has
+the same value by the schema, and every other body is read by the schema (`platform/http/bodies.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Seconds = Annotated[int, Meta(ge=1, le=86400)]
 
 
 class _Bound(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What every body has: who acts, and how."""
+    """The fields that all bodies have: the agent, the action, and what is bound to it."""
 
     agent_id: Name
     action: Name
@@ -81,13 +81,13 @@ class _Bound(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tru
 
 
 class AskedBody(_Bound, kw_only=True):
-    """What a question carries besides: the action's parameters, under either of two names."""
+    """A guard or check: also has the action's parameters, under one of two names."""
 
     params: dict[str, Any] | None = None
     context: dict[str, Any] | None = None
 
     def parameters(self) -> Mapping[str, Any]:
-        """`params`, or `context` as its other name. Raises `InvalidInput` where both are sent."""
+        """Return `params`, or `context`, which is another name of it. Raises `InvalidInput` if both are sent."""
         if self.context is None:
             return {} if self.params is None else self.params
         if self.params is not None:
@@ -96,11 +96,11 @@ class AskedBody(_Bound, kw_only=True):
 
 
 class CheckBody(AskedBody, kw_only=True):
-    """A check: `CheckRequestSchema`."""
+    """The body of a check (`CheckRequestSchema`)."""
 
 
 class GuardBody(AskedBody, kw_only=True):
-    """A guard: `GuardRequestSchema`."""
+    """The body of a guard (`GuardRequestSchema`)."""
 
     idempotency_key: Key
     start_id: uuid.UUID | None = None
@@ -108,7 +108,7 @@ class GuardBody(AskedBody, kw_only=True):
 
     @property
     def has_start_step(self) -> bool:
-        """Whether its caller starts what is permitted, with this call or a later one."""
+        """Whether the caller has a start step: it redeems its permit, with this call (`start_id`) or a later one."""
         return not (
             self.start_id is None
             and self.resource is None
@@ -118,7 +118,7 @@ class GuardBody(AskedBody, kw_only=True):
 
 
 class StartBody(_Bound, kw_only=True):
-    """A start: `StartRequestSchema`."""
+    """The body of a start (`StartRequestSchema`)."""
 
     idempotency_key: Key
     permit_token: Token
@@ -127,7 +127,7 @@ class StartBody(_Bound, kw_only=True):
 
 
 class ReportBody(_Bound, kw_only=True):
-    """A report: `ReportRequestSchema`."""
+    """The body of a report (`ReportRequestSchema`)."""
 
     idempotency_key: Key
     outcome: Literal["success", "error"]
@@ -138,7 +138,7 @@ class ReportBody(_Bound, kw_only=True):
 
 
 def _are_identifiers(*texts: str | None) -> bool:
-    """Whether each is of the alphabet of identifiers, or absent. Together, because most of the cost is in the asking."""
+    """Return whether each text is None or has only characters of identifiers; joined, because one match is faster than many."""
     return IDENTIFIER.fullmatch("".join([text for text in texts if text is not None])) is not None
 
 
@@ -155,10 +155,11 @@ _check, _guard, _start, _report = (
 
 
 def _guard_of(body: Mapping[str, Any]) -> GuardBody:
-    """A guard's JSON object, read by its schema. Raises `InvalidInput`."""
+    """Read a guard's JSON object by its schema. Raises `InvalidInput`."""
     fields = load(_guard, without_nulls(body))
     if START_STEP_KEYS.isdisjoint(fields) and not START_STEP_KEYS.isdisjoint(body):
-        # Null is absent, but who sends the name knows of a start step; an empty context is as good as none.
+        # A null member counts as absent, but a caller that sends one of these names has a start step. An empty evidence
+        # context marks that, and has no other effect.
         fields["evidence_context"] = {}
     return GuardBody(**fields)
 
@@ -188,7 +189,7 @@ log = structlog.get_logger("sentinel.guard")
 
 
 def to_operation(body: AskedBody, idempotency_key: str) -> Operation:
-    """The operation that a guard or check asks about. Raises `InvalidInput`."""
+    """Build the operation of a guard or check. Raises `InvalidInput`."""
     return build_operation(
         idempotency_key=idempotency_key, agent_id=body.agent_id, action=body.action, params=body.parameters(),
         resource=body.resource, risk_class=body.risk_class, evidence=body.evidence_context,
@@ -196,14 +197,14 @@ def to_operation(body: AskedBody, idempotency_key: str) -> Operation:
 
 
 def rfc3339(moment: datetime) -> str:
-    """A time as the wire writes it: UTC, microseconds, "Z"."""
+    """Format a time as on the wire: UTC with microseconds and "Z"."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> bytes:
-    """A committed decision → the response body. Optional members are left out, never null."""
+    """Render a committed decision as the response body. Optional members are left out, never null."""
     pack = recorded.pack
-    # The pack is our own canonical text: the number stands behind its only such name.
+    # The pack is canonical JSON made by this program, so the name occurs once, followed by the number.
     latency = int(pack.partition(',"latency_ms":')[2].partition(",")[0])
     answer: dict[str, Any] = {
         "decision": recorded.decision,
@@ -241,7 +242,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 
 
 def calls(context: Context) -> dict[str, Call]:
-    """Guard, start and report by path under a prefix."""
+    """Return the calls guard, start and report by their path under a prefix."""
     authority = context.authority
     tally = DecisionTally(authority.policies)
 
@@ -252,7 +253,7 @@ def calls(context: Context) -> dict[str, Call]:
             authority, caller, operation, has_start_step=body.has_start_step, start_id=body.start_id,
             elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds, trace=trace,
         )  # fmt: skip
-        # Now, while a commit is in flight: the database waits for the packing of the next one.
+        # Packed now, while a commit is in flight: the next batch can then be sent without delay.
         row.packed = pack_row(row)
         return row, (operation, began, body.start_id is not None or not body.has_start_step)
 
@@ -305,12 +306,15 @@ def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate
 
 
 OF_ROWS_AND_ORDERS = ("refund:", "order:")
-"""How the idempotency keys of ledger rows and of orders begin."""
+"""Prefixes of the idempotency keys of ledger rows and orders."""
 
 
 def check_decision(caller: Caller, operation: Operation, recorded: Recorded, *, asks_start: bool) -> None:
-    """Raise as `raise_if_refused`; logged where another key took the idempotency key of a worker, an intake or a proxy, and counted
-    where that is a refund's or an order's."""
+    """Raise as `raise_if_refused`.
+
+    If the caller's key has the scope `worker` and another key used the idempotency key first, logs an error, and counts
+    it if the idempotency key is that of a ledger row or an order.
+    """
     try:
         raise_if_refused(operation, recorded, asks_start=asks_start, to_worker=WORKER_SCOPE in caller.scopes)
     except KeyReused as error:
@@ -322,7 +326,7 @@ def check_decision(caller: Caller, operation: Operation, recorded: Recorded, *, 
 
 
 def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt:
-    """A report that counts, logged. Raises its refusals."""
+    """Log an accepted report and return its receipt. Raises as `raise_if_report_refused`."""
     receipt = raise_if_report_refused(recorded)
     if receipt.result == "contradiction":
         log.error("contradiction", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
@@ -331,7 +335,7 @@ def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt
 
 
 def report_receipt(receipt: Receipt) -> EdgeResponse:
-    """The answer to a report."""
+    """Render the receipt of a report."""
     contradicts = receipt.result.startswith("contradiction")
     return EdgeResponse(orjson.dumps({
         "received": True, "receipt_event_id": receipt.event_id, "receipt_hash": receipt.hash,
@@ -373,9 +377,9 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
 
 
 class DecisionTally:
-    """Counts decisions and logs them: what one commit answered is counted and written together.
+    """Counts and logs decisions, those that one commit answered together.
 
-    An action is counted under its name in a policy, which may be a pattern: whoever asks chooses what stands in its place.
+    An action is counted under its name or pattern in a policy, because callers could otherwise create series at will.
     """
 
     def __init__(self, policies: ReloadablePolicies) -> None:
@@ -385,7 +389,7 @@ class DecisionTally:
         self._lines: list[dict[str, Any]] = []
 
     def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
-        """One answer, `seconds` after its request arrived; on the running loop."""
+        """Add one answer, given `seconds` after its request arrived. Call it on the running event loop."""
         if not self._seconds:
             asyncio.get_running_loop().call_soon(self._write)
         self._seconds.append(seconds)

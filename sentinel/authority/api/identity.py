@@ -1,8 +1,9 @@
-"""Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it.
+"""Authentication: the key in a request's header → a `Caller`.
 
-Whoever makes up well-formed keys costs a look-up each. Those of keys that this process did not accept yet are few at a time and have
-threads of their own, and what is remembered of them takes no accepted key's place: nobody whose key it knows waits for them.
-On the event loop all who wait for one key share its look-up, for two seconds at most (`key_lookups.py`).
+Keys are cached for less than a second, so that a revoked key stops working within a second. Every made-up but
+well-formed key costs a look-up in the database. So look-ups of keys that this process has not accepted are bounded and
+have their own threads, and refused keys have their own cache: requests with accepted keys never wait for them. On the
+event loop, requests with the same key share its look-up, and wait at most two seconds (`key_lookups.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import Pool
 
 KEY_HASH = "sentinel.key_hash"
-"""Where the environment keeps the hash of the key that was accepted."""
+"""The name in a request's environment of the accepted key's hash."""
 _OVER_RATE = "sentinel.over_rate"
 _BYTES_OF_ONE = 4096
 
@@ -32,17 +33,17 @@ _REMEMBER_SECONDS = 0.8
 _REFRESH_SECONDS = 0.4
 _REMEMBER_MOST = 10_000
 _KNOWN_AT_ONCE, _KNOWN_MOST = 4, 1000
-"""Look-ups of keys that were accepted before, at a time in a process, and with those that wait for it."""
+"""How many look-ups of previously accepted keys run at once in a process, and how many may be running or queued."""
 _NEW_AT_ONCE, _NEW_MOST = 2, 64
-"""The same of keys that were not."""
+"""The same for keys that were not accepted before."""
 _NEW_PATIENCE_SECONDS = 0.25
-"""A call in a thread waits so long for its look-up to begin."""
+"""How long a call in a thread waits for its look-up to begin."""
 _KNOWN_REFUSED = "Too many keys are being looked up."
 _NEW_REFUSED = "Too many keys that were not seen before are being looked up."
 
 
 class Identity:
-    """Finds callers by key and holds them to their rate and scope."""
+    """Finds callers by their key and checks rate limit, scope and tenant."""
 
     def __init__(
         self, pool: Pool, limit: SharedRateLimit, *, uses: KeyUses | None = None,
@@ -64,16 +65,19 @@ class Identity:
         )
 
     def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
-        """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
+        """Return a request's caller; `scope` None requires no scope.
+
+        Raises `Unauthenticated`, `RateLimited`, `Forbidden` (scope, tenant) or `EngineUnavailable`.
+        """
         hashed = _hashed(environ)
         return self._accepted(scope, environ, hashed, self._find(hashed))
 
     def remembered_caller(self, scope: str, environ: dict[str, Any]) -> Caller | None:
-        """`caller` of a key that was found lately, which asks nobody; None: use `caller_async`.
+        """`caller` from the cache, without a query; None if the key is not cached, then use `caller_async`.
 
-        A key in use is found anew in the background before it is too old, so that no request waits for it.
+        A cached key in use is looked up again in the background before it expires, so that no request waits for that.
         """
-        # Its form need not be looked at: what is remembered had the right one.
+        # Its form need not be checked: a cached key had the right one.
         presented = _presented_key(environ)
         hashed = secret_hash(presented) if presented is not None else b""
         known = self._known.get(hashed)
@@ -85,20 +89,21 @@ class Identity:
         if age >= _REMEMBER_SECONDS:
             return None
         if age >= _REFRESH_SECONDS:
-            with contextlib.suppress(EngineUnavailable):  # with too many under way it is found anew once it is too old
+            with contextlib.suppress(EngineUnavailable):  # too many are in flight: it is looked up once it has expired
                 self._known_look_ups.begin(hashed)
         return self._accepted(scope, environ, hashed, known[1])
 
     async def caller_async(self, scope: str, environ: dict[str, Any], *, may_wait: bool = False) -> Caller:
-        """`caller` on an event loop: the database is asked in a thread. Where it does not answer in two seconds: `EngineUnavailable`.
+        """`caller` on an event loop: the query runs in a thread, and raises `EngineUnavailable` after two seconds.
 
-        One that `may_wait` is not refused where its key's rate is used up: `is_within_rate` tells when it may go on.
+        With `may_wait` a request is not refused if its key is over its rate; `is_within_rate` says when it may
+        continue.
         """
         hashed = _hashed(environ)
         return self._accepted(scope, environ, hashed, await self._find_async(hashed), may_wait=may_wait)
 
     def is_within_rate(self, environ: dict[str, Any]) -> bool:
-        """Whether a request that may wait is counted by now; each call tries again."""
+        """Return whether a request with `may_wait` is within its key's rate; each call tries to count it again."""
         if environ.get(_OVER_RATE):
             try:
                 self._limit.take(environ[KEY_HASH])
@@ -108,12 +113,12 @@ class Identity:
         return True
 
     async def is_usable(self, environ: dict[str, Any], scope: str) -> bool:
-        """Whether the key of a request that was accepted before is still good, as known within the last second."""
+        """Return whether the key of an accepted request is still usable and has the scope; at most a second out of date."""
         hashed = environ[KEY_HASH]
         try:
             caller = await self._find_async(hashed, was_accepted=True)
         except SentinelError:
-            return True  # nobody can say while the database is away, and nothing comes from it either
+            return True  # unknown while the database is unavailable; nothing new can be read to send then either
         return caller is not None and scope in caller.scopes
 
     def _accepted(
@@ -135,7 +140,7 @@ class Identity:
         return caller
 
     def charge_batch(self, environ: dict[str, Any], number: int) -> None:
-        """Count what `number` requests that came as one, and were let in, are more than it was counted as."""
+        """Count the requests of an admitted batch that were not counted when it arrived; `number` is how many it has."""
         if (more := number - requests_in(environ)) > 0:
             self._limit.take(environ[KEY_HASH], more, is_let_in=True)
 
@@ -147,7 +152,7 @@ class Identity:
             raise
 
     async def _find_async(self, hashed: bytes, *, was_accepted: bool = False) -> Caller | None:
-        """The caller of a key. One that `was_accepted` and has been revoked since is looked up beside those in use."""
+        """Return a key's caller, or None. `was_accepted`: look it up with the known keys even if it is not cached any more."""
         known = self._known.get(hashed)
         if known is not None and self._clock() - known[0] < _REMEMBER_SECONDS:
             return known[1]
@@ -170,14 +175,14 @@ class Identity:
             self._new.release()
 
     def _is_unknown(self, hashed: bytes) -> bool:
-        """Whether the key was looked up lately and is none."""
+        """Return whether the key was looked up recently and is not usable."""
         at = self._unknown.get(hashed)
         return at is not None and self._clock() - at < _REMEMBER_SECONDS
 
     def _find_anew(self, hashed: bytes) -> Caller | None:
         now = self._clock()
         row = find_key(self._pool, hashed)
-        # Remembered from before the question was asked: the age of an answer never exceeds the promise.
+        # Cached with the time before the query, so that an answer is never used for longer than promised.
         if row is None or not row.usable:
             if len(self._unknown) >= _REMEMBER_MOST:
                 self._unknown.clear()
@@ -190,7 +195,7 @@ class Identity:
         self._uses.note(row.tenant_id, row.key_id)
         before = self._known.get(hashed)
         if before is not None and before[1] == caller:
-            caller = before[1]  # what is kept by caller stays known
+            caller = before[1]  # keep the same object, whose hash is cached: other caches are keyed by caller
         elif len(self._known) >= _REMEMBER_MOST:
             self._known.clear()
         self._known[hashed] = (now, caller)
@@ -198,10 +203,10 @@ class Identity:
 
 
 def requests_in(environ: Mapping[str, Any]) -> int:
-    """How many requests one is counted as: one, and one more for each whole 4 KiB of its body, because what it brings is kept."""
+    """Return how many requests one counts as: one, and one more for each whole 4 KiB of its body, because it is stored."""
     declared = environ.get("CONTENT_LENGTH") or ""
     if len(declared) < 4 or not (declared.isascii() and declared.isdigit()):
-        return 1  # short, or refused
+        return 1  # a short body, or a malformed length, with which the request is refused later
     return 1 + min(int(declared[:20]), MAX_BYTES) // _BYTES_OF_ONE
 
 
@@ -221,7 +226,7 @@ def _presented_key(environ: Mapping[str, Any]) -> str | None:
 
 
 def require_own(caller: Caller, tenant_id: str | None, agent_id: str) -> None:
-    """Raise `Forbidden` when a body names a tenant that is not the key's, or another agent than the key is bound to."""
+    """Raise `Forbidden` if a body names another tenant than the key's, or another agent than the key is bound to."""
     if tenant_id:
         _require_tenant(caller, tenant_id, "tenant_id")
     if caller.agent_id is not None and agent_id != caller.agent_id:

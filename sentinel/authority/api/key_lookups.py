@@ -1,7 +1,8 @@
-"""Look-ups of keys on behalf of an event loop, in threads of their own: one at a time for each key, shared by all who wait for it.
+"""Look-ups of keys for an event loop, in their own threads.
 
-Their number and everybody's wait are bounded, whatever the database does: while it is silent callers are refused soon, and nothing
-of what they asked is left to be done once it answers again.
+One look-up is in flight per key, shared by all requests that wait for it. The number of look-ups and the wait for each
+are bounded whatever the database does: while it does not answer, callers are refused soon, and their look-ups are not
+executed later.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable
 
 LOOK_UP_SECONDS = 2.0
-"""Nobody waits longer for a key's look-up, and none is begun that waited so long for a thread."""
+"""The longest wait for a key's look-up; a look-up that has waited this long for a thread is not executed."""
 TOOK_TOO_LONG = "The key could not be looked up in time."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookUp:
-    """One look-up: when it was asked for, by the clock, and what it finds, None where the key is none."""
+    """One look-up: when it was requested, by the clock, and its result, which is None if the key is not usable."""
 
     began: float
     found: Future[Caller | None] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        self.found.set_running_or_notify_cancel()  # one who stops waiting does not cancel it for the others
+        self.found.set_running_or_notify_cancel()  # so that a caller that stops waiting cannot cancel it for the others
 
 
 class KeyLookUps:
-    """Finds the callers of keys by `find`, which asks the database, in `at_once` threads called `name`.
+    """Finds the callers of keys by `find`, which queries the database, in `at_once` threads named `name`.
 
-    With `most` under way a further one raises `EngineUnavailable` with the words `refusal`. Who comes when a look-up has been under way
-    for `shared_seconds` does not share it, because what it finds may be too old: the key is looked up once more after it.
+    With `most` look-ups running or queued, a further one raises `EngineUnavailable` with the text `refusal`. A look-up
+    is shared only for `shared_seconds`: a later caller waits for it and then looks the key up again, because the result
+    may be too old.
     """
 
     def __init__(
@@ -49,11 +51,14 @@ class KeyLookUps:
 
     @property
     def under_way(self) -> int:
-        """Look-ups that have begun or wait for a thread."""
+        """The number of look-ups that are running or wait for a thread."""
         return len(self._under_way)
 
     def begin(self, hashed: bytes) -> LookUp:
-        """The key's look-up that is under way, else a new one; nobody need wait for it. Raises `EngineUnavailable` where there are too many."""
+        """Return the key's look-up that is in flight, or start one, without waiting.
+
+        Raises `EngineUnavailable` if too many are in flight.
+        """
         look_up = self._under_way.get(hashed)
         if look_up is None:
             if len(self._under_way) >= self._most:
@@ -63,7 +68,10 @@ class KeyLookUps:
         return look_up
 
     async def find(self, hashed: bytes) -> Caller | None:
-        """The key's caller. Raises `EngineUnavailable` where too many are looked up, or nobody could say in time."""
+        """Return the key's caller, or None if the key is not usable.
+
+        Raises `EngineUnavailable` if too many look-ups are in flight, or if this one fails or takes too long.
+        """
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 while True:
@@ -78,7 +86,7 @@ class KeyLookUps:
     def _run(self, hashed: bytes, look_up: LookUp) -> None:
         try:
             if self._clock() - look_up.began >= LOOK_UP_SECONDS:
-                raise EngineUnavailable(TOOK_TOO_LONG)  # who waited for it has been told so
+                raise EngineUnavailable(TOOK_TOO_LONG)  # its callers have timed out already
             found = self._find(hashed)
         except BaseException as error:
             del self._under_way[hashed]

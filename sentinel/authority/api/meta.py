@@ -27,7 +27,7 @@ SECURITY_SCHEMES = {
 
 
 def routes(app: Flask, context: Context, readiness: Readiness, *, left_out: tuple[str, ...] = ()) -> None:
-    """Add the meta routes to the app. Paths that begin with one of `left_out` are not in its document."""
+    """Add the meta routes to the app. Paths that begin with one of `left_out` are not in its OpenAPI document."""
     meta = Blueprint("meta", __name__)
     document = OpenApiText(
         title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES, left_out=left_out
@@ -59,7 +59,7 @@ def routes(app: Flask, context: Context, readiness: Readiness, *, left_out: tupl
 
 
 def readiness_of(authority: Authority) -> Readiness:
-    """What /readyz says: the database and its schema, whether the policies in force are declared there, and whether a guard can be decided."""
+    """Return the checks of /readyz: the database and its schema, whether the policies are declared, and a guard as a trial."""
 
     def checks() -> dict[str, bool]:
         found = database_checks(lambda: database_status(authority.pool, AUTHORITY))

@@ -1,4 +1,4 @@
-"""What may arrive at the authority and what it answers: marshmallow, made once, and the source of the OpenAPI document."""
+"""Schemas of the authority's requests and answers (marshmallow), from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORTED = {"description": "Any JSON, and never a reason to refuse the report th
 
 
 class ActWithin(fields.Integer):
-    """The time to act that a start declares."""
+    """For how many seconds the caller may act after a start."""
 
     def __init__(self) -> None:
         super().__init__(strict=True, validate=Range(min=1, max=86400), metadata={
@@ -41,7 +41,7 @@ class _Bound(StrictSchema):
 
 
 class GuardRequestSchema(_Bound):
-    """One exact action under one idempotency key."""
+    """A guard: one exact action under one idempotency key."""
 
     idempotency_key = Identifier(most=255, required=True)
     params = JsonObject(metadata={"description": "The action's parameters; `amount` is money. No fractions elsewhere."})
@@ -58,7 +58,7 @@ class GuardRequestSchema(_Bound):
 
 
 class CheckRequestSchema(_Bound):
-    """A question without effect."""
+    """A check: asks what would be decided, without any effect."""
 
     params = JsonObject()
     context = JsonObject()
@@ -67,7 +67,7 @@ class CheckRequestSchema(_Bound):
 
 
 class StartRequestSchema(_Bound):
-    """Redeem a permit just before the side effect."""
+    """A start: redeems a permit just before the side effect."""
 
     idempotency_key = Identifier(most=255, required=True)
     resource = Identifier(most=255)
@@ -78,7 +78,7 @@ class StartRequestSchema(_Bound):
 
 
 class ReportRequestSchema(_Bound):
-    """What came of a started action."""
+    """The outcome of a started action."""
 
     idempotency_key = Identifier(most=255, required=True)
     outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
@@ -91,7 +91,7 @@ class ReportRequestSchema(_Bound):
 
 
 class CheckReportRequestSchema(_Bound):
-    """What came of a checked action."""
+    """The outcome of a checked action."""
 
     action = Identifier(
         most=128,
@@ -112,13 +112,13 @@ class BatchRequestSchema(StrictSchema):
 
 
 class BatchAnswerSchema(Schema):
-    """Per request its status and body; a problem document where it was refused."""
+    """The status and body of each request's answer; the body of a refused one is a problem document."""
 
     answers = fields.List(fields.Dict(), required=True)
 
 
 class AmountSchema(Schema):
-    """Money, shortest exact form."""
+    """Money: a value in major units, in its shortest exact form, and its currency."""
 
     value = fields.Raw(required=True, metadata={"oneOf": [{"type": "integer"}, {"type": "string"}]})
     currency = fields.String(required=True)
@@ -158,7 +158,7 @@ class StartReceiptSchema(Schema):
 
 
 def _answer_field(name: str, member: Member) -> fields.Field[Any]:
-    """A member of the guard's answer, as the OpenAPI document says it."""
+    """Return the schema field of a member of the guard's answer, for the OpenAPI document."""
     told: dict[str, Any] = {"required": member.required, "metadata": {"description": member.description}}
     if name in ("proof_pack", "start"):
         return fields.Nested(ProofPackSchema if name == "proof_pack" else StartReceiptSchema, **told)
@@ -170,7 +170,7 @@ def _answer_field(name: str, member: Member) -> fields.Field[Any]:
 GuardAnswerSchema = Schema.from_dict(
     {name: _answer_field(name, member) for name, member in MEMBERS.items()}, name="GuardAnswerSchema"
 )
-"""The committed decision; made from where the members are declared, `sentinel/client/answers.py`."""
+"""The committed decision, generated from the declaration of its members in `sentinel/client/answers.py`."""
 
 
 class ReportReceiptSchema(Schema):
@@ -199,7 +199,7 @@ class CheckAnswerSchema(Schema):
 
 
 class LimitLeftSchema(Schema):
-    """One limit, and what is left of it for whom the action is counted to."""
+    """One limit, and what is left of it for the subject whose budget the action counts in."""
 
     limit = fields.String(required=True)
     reason_code = fields.String(required=True)
@@ -209,13 +209,13 @@ class LimitLeftSchema(Schema):
 
 
 class HeadroomSchema(Schema):
-    """What is left of the limits that an action would be counted in."""
+    """What is left of the limits that an action would count in."""
 
     limits = fields.List(fields.Nested(LimitLeftSchema), required=True)
 
 
 class ApprovalSchema(Schema):
-    """An approval as its agent sees it."""
+    """An approval as the requesting agent sees it."""
 
     status = fields.String(required=True)
     agent_id = fields.String(required=True)
@@ -245,13 +245,13 @@ class ApprovalDecisionsSchema(Schema):
 
 
 class HeartbeatSchema(Schema):
-    """What covers this agent; guard and start refuse by themselves."""
+    """The strictest halt that covers an agent, for its information: guard and start refuse on their own."""
 
     status = fields.String(required=True, validate=OneOf(["OK", "PAUSE", "KILL"]))
 
 
 class KeySchema(Schema):
-    """Whose key it is and what it may do; `agent_id` only where it is bound to one."""
+    """A key's tenant and scopes, and the agent that it is bound to, if any."""
 
     tenant_id = fields.UUID(required=True)
     tenant = fields.String(required=True)
@@ -260,7 +260,10 @@ class KeySchema(Schema):
 
 
 class SwitchSchema(Schema):
-    """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off. `unproven`: settlement systems that its launch gate did not try for real."""
+    """The state of one switch: on for `canary_percent` of the accounts, or off with 0.
+
+    `unproven` are the settlement systems that its launch gate did not try for real.
+    """
 
     on = fields.Boolean(required=True)
     canary_percent = fields.Integer(required=True)
@@ -278,7 +281,7 @@ class HaltInForceSchema(Schema):
 
 
 class SwitchesSchema(Schema):
-    """Every switch by name, the halts in force, and the digest of each policy that decides now."""
+    """Every declared switch by name, the halts in force, and the digest of each policy in force by its id."""
 
     switches = fields.Dict(keys=fields.String(), values=fields.Nested(SwitchSchema), required=True)
     halts = fields.List(fields.Nested(HaltInForceSchema), required=True)
@@ -286,14 +289,14 @@ class SwitchesSchema(Schema):
 
 
 class SwitchOffRequestSchema(StrictSchema):
-    """Which switch to turn off, and why; kept as evidence."""
+    """The switch to turn off, and the reason, which is recorded."""
 
     switch = Identifier(most=64, required=True)
     reason = Text(most=2000, least=1, required=True)
 
 
 class SwitchOffReceiptSchema(Schema):
-    """It is off; `already` when it had been turned off before."""
+    """The switch is off; `already` is True if it had been turned off before."""
 
     switch = fields.String(required=True)
     on = fields.Boolean(required=True)

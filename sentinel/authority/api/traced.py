@@ -1,4 +1,4 @@
-"""Spans of guard, start and report, made around their handlers, so that a server without tracing pays nothing."""
+"""Spans of guard, start and report. They wrap the handlers, so that a server without tracing has no overhead."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", 
 
 
 def is_traceparent(text: str) -> bool:
-    """Whether it has the form of W3C Trace Context: anything else is kept in no log."""
+    """Return whether the text has the form of W3C Trace Context; anything else must not be logged."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def trace_of(environ: Mapping[str, Any]) -> bytes | None:
-    """Trace and span of the caller's `traceparent`, 16 and 8 bytes; None where it sent none, or one that W3C Trace Context calls invalid."""
+    """Return the trace and span id of the caller's `traceparent`, 16 and 8 bytes together.
+
+    Returns None if the caller sent none, or one that is invalid by W3C Trace Context.
+    """
     text: str | None = environ.get("HTTP_TRACEPARENT")
     if text is None or not is_traceparent(text) or text.startswith("ff"):
         return None
@@ -45,13 +48,13 @@ class TracedHandler(QuickHandler):
         self._handler, self._name, self._tracing = handler, name, tracing
 
     def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
-        """As the handler within; the span is made after the answer was given."""
+        """Call the wrapped handler, and record the span after the answer was sent."""
         began_ns = time.time_ns()
         traceparent = request.environ.get("HTTP_TRACEPARENT", "")
 
         def replied(answer: EdgeResponse) -> None:
             reply(answer)
-            # Once it is answered nothing may fail any more: a failure would be answered too.
+            # After the answer nothing may raise: the error would be answered a second time.
             with contextlib.suppress(Exception):
                 self._record(request, answer, traceparent, began_ns)
 
@@ -92,7 +95,7 @@ def traced_batch(handler: Handler, name: str, tracing: Tracing) -> Handler:
 
 
 def span_attributes(answer: EdgeResponse) -> dict[str, Any]:
-    """What a span says of an answer: codes and ids; no arguments, no amounts."""
+    """Return a span's attributes for an answer: codes and ids, but no arguments and no amounts."""
     found: dict[str, Any] = {"http.response.status_code": answer.status}
     if answer.status != 200:
         return found
