@@ -188,8 +188,10 @@ class CheckpointFile:
         Writes nothing while another process writes. Ends after `seconds`, at the next line while reading the file to
         its end, else after the next portion of a tenant's events. The next call continues there, and tenants take
         turns, so that none waits for all events of another. Raises `CheckpointBroken` if the newest checkpointed event
-        is no longer at its position or the feed has a gap, `EngineUnavailable`, and OSError for the file.
+        of a tenant is no longer at its position or its feed has a gap, after the others' checkpoints are written;
+        `EngineUnavailable`; and OSError for the file.
         """
+        broken: CheckpointBroken | None = None
         with os.fdopen(self._open(), "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,18 +205,21 @@ class CheckpointFile:
             written, waiting, self._waiting = [], self._waiting or self._tenants(pool), deque()
             while waiting:
                 tenant_id = waiting.popleft()
-                for checkpoint in self._new(pool, tenant_id, self._newest_of(tenant_id, file)):
-                    # O_APPEND writes at the end, whatever the position. The seek also discards the read buffer: without
-                    # it, the line would be put into the buffer at the current position, and be read there in place of
-                    # another one.
-                    file.seek(0, os.SEEK_END)
-                    file.write((b"" if whole else b"\n") + checkpoint.line())
-                    whole = True
-                    written.append(checkpoint)
-                    if time.monotonic() >= until:
-                        if len(checkpoint.entries) >= AT_ONCE:
-                            waiting.append(tenant_id)
-                        break
+                try:
+                    for checkpoint in self._new(pool, tenant_id, self._newest_of(tenant_id, file)):
+                        # O_APPEND writes at the end, whatever the position. The seek also discards the read buffer:
+                        # without it, the line would be put into the buffer at the current position, and be read there
+                        # in place of another one.
+                        file.seek(0, os.SEEK_END)
+                        file.write((b"" if whole else b"\n") + checkpoint.line())
+                        whole = True
+                        written.append(checkpoint)
+                        if time.monotonic() >= until:
+                            if len(checkpoint.entries) >= AT_ONCE:
+                                waiting.append(tenant_id)
+                            break
+                except CheckpointBroken as error:
+                    broken = broken or error
                 if time.monotonic() >= until:
                     break
             self._waiting = waiting
@@ -222,7 +227,9 @@ class CheckpointFile:
             os.fsync(file.fileno())
             self._read_to = file.seek(0, os.SEEK_END)
             self._newest |= {one.tenant_id: one for one in written}
-            return written
+        if broken is not None:
+            raise broken
+        return written
 
     def _tenants(self, pool: Pool) -> deque[uuid.UUID]:
         return deque(tenant_id for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()))

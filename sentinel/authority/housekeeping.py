@@ -125,16 +125,21 @@ class Housekeeper(threading.Thread):
 
         Steps that fail, as while the database is unreachable, are tried again in a later round.
         """
-        rounds, away = 0, False
+        rounds, failing = 0, dict[Callable[[], None], str]()
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
             steps = [*self._each_round, self._sequence]
             if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
                 steps += [self._authority.clock.refresh, self._mark_keys, self._expire, self._note_key_uses]
             # Each step runs on its own: a failing step must not keep the others from running.
-            causes = [cause for step in steps if (cause := _postponed(step)) is not None]
-            if causes and not away:
-                log.warning("housekeeping_postponed", cause=causes[0])
-            away = bool(causes)
+            for step in steps:
+                cause = _postponed(step)
+                if cause is None:
+                    failing.pop(step, None)
+                    continue
+                # Once for each step that begins to fail, and once for steps that fail for the same cause.
+                if step not in failing and cause not in failing.values():
+                    log.warning("housekeeping_postponed", cause=cause)
+                failing[step] = cause
             rounds += 1
 
     def _sequence(self) -> None:

@@ -127,6 +127,7 @@ FIND_KEY_BY_ID = SqlTemplate("""
 select k.tenant_id, k.key_id, k.principal_id, k.agent_id, k.scopes, k.owner_operator_id, k.expires_at, k.revoked_at, {usable}
 from sentinel.agent_keys k where k.tenant_id = %(tenant_id)s and k.key_id = %(key_id)s
 """).fill(usable=_USABLE)
+KEY_HINT = "select hint from sentinel.agent_keys where tenant_id = %(tenant_id)s and key_id = %(key_id)s"
 LIST_KEYS = SqlTemplate("""
 select k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
        k.revoked_at, k.last_used_at, {usable}
@@ -268,11 +269,13 @@ def rotate_key(
     old = find_key_by_id(pool, tenant_id, key_id)
     if old is None:
         raise NotFound("there is no key of that id")
-    issued = IssuedKey(make_secret(LIVE), new_key_id or new_id(), old.principal_id)
+    is_test = scalar(pool, KEY_HINT, {"tenant_id": tenant_id, "key_id": key_id}).startswith(TEST)
+    issued = IssuedKey(make_secret(TEST if is_test else LIVE), new_key_id or new_id(), old.principal_id)
     said = request_change(
         pool, actor or local_administrator(tenant_id), ROTATE_KEY, f"key/{key_id}",
         {"key_id": issued.key_id, "old_key_id": key_id, "agent_id": old.agent_id, "scopes": old.scopes,
-         "overlap_seconds": overlap_seconds, "expires_seconds": key_lifetime_seconds(expires_days)},
+         "overlap_seconds": overlap_seconds, "expires_seconds": key_lifetime_seconds(expires_days),
+         **({"test": True} if is_test else {})},
         kept_of(issued.key, issued.principal_id),
     )  # fmt: skip
     if said == "made_before":

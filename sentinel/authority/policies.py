@@ -151,6 +151,8 @@ full join sentinel.policies_in_force f on f.policy_id = own.policy_id and f.poli
 where own.policy_id is null or f.policy_id is null
 """
 DIGESTS_IN_FORCE = "select array_agg(policy_digest order by policy_id) from sentinel.policies_in_force"
+# Declarations go one after another: two at once could leave a mixture of their sets in force. Readers do not wait.
+LOCK_IN_FORCE = "lock table sentinel.policies_in_force in share row exclusive mode"
 POLICY_TEXT = "select canonical from sentinel.policies where policy_digest = %(policy_digest)s"
 TAKE_OUT_OF_FORCE = """
 with out as (delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[]) returning policy_id, policy_digest)
@@ -175,11 +177,13 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]],
     asked = {"zones": sorted(set(zones))}
 
     def call(connection: Any) -> None:
-        connection.execute(TRY_ZONES, asked)
-        for policy in known:
-            connection.execute(REMEMBER_POLICY, policy)
-        connection.execute(PUT_IN_FORCE, in_force)
-        connection.execute(TAKE_OUT_OF_FORCE, in_force)
+        with connection.transaction():
+            connection.execute(LOCK_IN_FORCE)
+            connection.execute(TRY_ZONES, asked)
+            for policy in known:
+                connection.execute(REMEMBER_POLICY, policy)
+            connection.execute(PUT_IN_FORCE, in_force)
+            connection.execute(TAKE_OUT_OF_FORCE, in_force)
 
     call_with_retry(pool, call)
 

@@ -6,6 +6,7 @@ files on this machine only add the source with its comments; a page says so if t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -181,12 +182,11 @@ def _yaml(folder: Path) -> list[Path]:
 
 def _read_policy_files(directory: Path) -> PolicyFiles:
     policies, errors = read_policies(directory, name_of=lambda path: path.name)
-    files = {
-        compiled.policy.policy_id: PolicyFile(
-            path.name, path.read_text(encoding="utf-8", errors="replace"), compiled.digest
-        )
-        for path, compiled in policies
-    }
+    files = {}
+    for path, compiled in policies:
+        with contextlib.suppress(OSError):  # it was removed since: as if it had not been there
+            text = path.read_text(encoding="utf-8", errors="replace")
+            files[compiled.policy.policy_id] = PolicyFile(path.name, text, compiled.digest)
     return PolicyFiles(files, tuple(error.explain() for error in errors))
 
 

@@ -118,8 +118,9 @@ def _begin(
         each_round.append(partial(checkpointer.round, authority.pool))
 
     def take_new_policies() -> None:
-        _reload_policies(policies, partial(refuse_unknown_zones, authority.pool, policies.directory))
-        declaring.want()
+        # Where the folder is refused, other authorities may have declared newer texts than those that stay loaded here.
+        if _reload_policies(policies, partial(refuse_unknown_zones, authority.pool, policies.directory)):
+            declaring.want()
 
     # In a thread, because compiling policies would block the event loop for longer than a decision may take.
     worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
@@ -128,8 +129,11 @@ def _begin(
     return create_app(settings, authority, limit, stopping=lambda: not worker.alive), keeper
 
 
-def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrary], None]) -> None:
-    """Reload the policy folder; if a policy cannot be compiled, or `check` refuses, the last good policies stay loaded."""
+def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrary], None]) -> bool:
+    """Reload the policy folder; if a policy cannot be compiled, or `check` refuses, the last good policies stay loaded.
+
+    Returns whether it was loaded.
+    """
     from sentinel.authority import metrics
 
     try:
@@ -137,9 +141,10 @@ def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrar
     except PolicyError as error:
         metrics.POLICY_RELOADS.labels("kept_last_good").inc()
         log.error("policy_reload_refused", fault=str(error))
-        return
+        return False
     metrics.POLICY_RELOADS.labels("loaded").inc()
     log.info("policies_loaded", versions=[one.policy.version for one in policies.library.policies])
+    return True
 
 
 def _count_house(house: ExpiredCounts) -> None:

@@ -28,7 +28,7 @@ from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.invariants import Invariant, check_invariant, read_invariants, run_invariants
 from sentinel.store.safety import PROTECTING, safety_faults
 from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
-from tests.support.fixtures import Fixtures, add_tenant, guard_body
+from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
 from tests.support.harness import actor, decide
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import make_login
@@ -502,3 +502,31 @@ def test_policies_without_cases_are_not_checked_by_them_and_nothing_is_wrong(
     checks = {one["name"]: one for one in json.loads(done.stdout)}
     assert (done.exit_code, checks["policy cases"]["checked"]) == (0, False), done.stdout
     assert checks["policy cases"]["detail"] == f"not checked, there are none in {tmp_path / 'cases'}"
+
+
+EVENTS_OF = """
+insert into sentinel.event_rows (tenant_id, event_id, kind, body, hash, occurred_at)
+select %s, gen_random_uuid(), 'drill', '{}', sentinel.hash_bytes(sentinel.sha256_text('{}')), clock_timestamp()
+"""
+
+
+def test_a_broken_tenant_does_not_keep_the_others_from_their_checkpoints(fixtures: Fixtures, tmp_path: Path) -> None:
+    """The finding: tenants behind it in the order of ids got none as long as it was broken."""
+    pool, file = fixtures.authority.pool, CheckpointFile(tmp_path / "checkpoints.jsonl")
+    other = add_tenant(fixtures.url, unique("other").replace("_", "-"))
+    first, last = sorted([fixtures.tenant_id, other[0]])
+
+    def events_of_both() -> None:
+        for tenant_id in (first, last):
+            fixtures.admin.execute(EVENTS_OF, [tenant_id])
+        fixtures.run_housekeeping()
+
+    events_of_both()
+    assert {one.tenant_id for one in file.append(pool)} >= {first, last}
+    events_of_both()
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute("update sentinel.feed set position = position + 1000 where tenant_id = %s", [first])
+    with pytest.raises(CheckpointBroken, match=str(first)):
+        file.append(pool)
+    lines = [read_line(line) for line in (tmp_path / "checkpoints.jsonl").read_bytes().splitlines()]
+    assert [one.head.size for one in lines if one is not None and one.tenant_id == last] == [1, 2]

@@ -133,7 +133,7 @@ class AapRoutes:
             await self._feed.wait_for(caller, approval_id, left, is_open=is_open)
         except TooManyStreams:
             return row  # without a slot to wait in, answer at once; the client polls again
-        return row
+        return await self._again(caller, row)  # it may have been consumed or cancelled meanwhile
 
     async def _cancel(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         """Cancel a pending request. Its approval stays pending, because withdrawing it would be deciding it.

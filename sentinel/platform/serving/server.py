@@ -150,7 +150,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def __init__(
         self, make_app: Callable[[Any], Edge], listener: Listener, *, processes: int, graceful_seconds: int = 20,
-        on_reload: Callable[[], None] | None = None, on_worker_exit: Callable[[], None] | None = None,
+        on_reload: Callable[[], object] | None = None, on_worker_exit: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._make_app = make_app
         self._listener = listener

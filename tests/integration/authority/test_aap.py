@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.aap import AapRoutes
 from sentinel.authority.api.aap_wire import RequestStatus
+from sentinel.authority.api.approval_stream import ApprovalFeed
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
 from sentinel.platform.resources import policies_dir
@@ -395,3 +397,21 @@ def test_without_a_key_of_ones_own_nothing_is_seen(instance: Instance) -> None:
     assert instance.ask("PUT", f"{REQUESTS}/{asked['id']}").status_code == 405
     assert instance.ask("POST", f"{REQUESTS}/{asked['id']}/approve", {}).status_code == 404
     assert instance.ask("POST", "/aap/v1/instances", {}).status_code == 404
+
+
+def test_a_look_that_waited_shows_what_became_of_the_request_meanwhile(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: it showed the row of before, of which the authority said by then that it was started: denied."""
+    asked = instance.made(call(NEEDS_PERSON))
+
+    async def consumed_meanwhile(*_: object, **__: object) -> None:
+        def meanwhile() -> None:
+            decide(instance.fixtures, instance.approval_of(asked["id"]))
+            assert instance.consume(asked["id"]).status_code == 200
+
+        await asyncio.to_thread(meanwhile)
+
+    monkeypatch.setattr(ApprovalFeed, "wait_for", consumed_meanwhile)
+    shown = instance.show(asked["id"], "25s")
+    assert shown["status"] == "approved" and shown["consumption"]["consumed_at"]

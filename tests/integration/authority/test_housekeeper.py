@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -158,3 +159,31 @@ def test_what_was_restored_is_gone_through_in_portions(fixtures: Fixtures, befor
     restored = fixtures.one("select array_agg(event_id order by transaction_id) from sentinel.event_rows where kind = 'drill'")  # fmt: skip
     assert [*map(str, found)] == [*map(str, placed), early, *map(str, restored), late]
     assert fixtures.broken_invariants() == []
+
+
+def test_each_step_that_begins_to_fail_is_logged_once_and_one_cause_of_several_once(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: a step of each second was logged each second, and beside another that failed not at all."""
+    told: list[str] = []
+    monkeypatch.setattr(housekeeping, "SEQUENCE_SECONDS", 0.01)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_SECONDS", 0.03)
+    monkeypatch.setattr(housekeeping.log, "warning", lambda event, cause: told.append(cause), raising=False)
+    rounds = threading.Semaphore(0)
+
+    def fail(cause: str) -> Callable[..., None]:
+        def failing(*_: object) -> None:
+            rounds.release()
+            raise EngineUnavailable(cause)
+
+        return failing
+
+    monkeypatch.setattr(housekeeping, "mark_keys_at_limits", fail("a lock"))
+    monkeypatch.setattr(housekeeping, "run_housekeeping", fail("no time"))
+    keeper = Housekeeper(fixtures.authority, each_round=[fail("a lock")])
+    keeper.start()
+    try:
+        assert all(rounds.acquire(timeout=20) for _ in range(40))
+    finally:
+        keeper.stop()
+    assert told == ["a lock", "no time"]

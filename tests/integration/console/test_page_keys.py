@@ -184,3 +184,12 @@ def test_of_many_keys_the_newest_are_drawn_and_a_search_finds_the_others(fixture
     assert "Till 0 " in about and "Till 9 " not in about, "the one the page is about is always on it"
     nothing = words(abe.get("/ops/keys?q=nowhere"))
     assert "No key in use matches" in nothing and "Till" not in nothing
+
+
+def test_the_successor_of_a_test_key_is_one_too(fixtures: Any) -> None:
+    """The finding: it began with snt_live_, also where a second administrator had to agree."""
+    old = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None, test=True)
+    new = rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id)
+    assert (old.key[:9], new.key[:9]) == ("snt_test_", "snt_test_")
+    live = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None)
+    assert rotate_key(fixtures.pool, fixtures.tenant_id, live.key_id).key.startswith("snt_live_")

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from ops_console.pages.text import cap_in_words, each_in_words, named_amounts
+from sentinel.authority import policies
 from sentinel.authority.policies import declare_policies, remember_policies
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import WindowKind
+from sentinel.core.errors import EngineUnavailable
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
@@ -171,3 +173,13 @@ def test_a_limits_window_and_what_each_has_its_own_budget_of_are_told() -> None:
     }
     assert {n: window_in_words(WindowKind.ROLLING, n, "UTC") for n in other} == other
     assert each_in_words(("risk.customer_band", "currency")) == "each risk customer band and currency"
+
+
+def test_a_declaration_that_fails_halfway_puts_nothing_in_force(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: each statement was a transaction of its own, and readers saw sets that nobody had declared."""
+    pool = fixtures.authority.pool
+    before = policies.digests_in_force(pool)
+    monkeypatch.setattr(policies, "TAKE_OUT_OF_FORCE", "select 1 / 0")
+    with pytest.raises(EngineUnavailable):
+        remember_policies(pool, [("sha256:" + "0" * 64, "another", "v1", "{}")])
+    assert policies.digests_in_force(pool) == before
