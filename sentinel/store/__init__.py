@@ -1,1 +1,1 @@
-"""All SQL of the authority, one module per aggregate. Nothing here decides; it keeps and finds."""
+"""The database as such: connections, batch commits, ids, migrations, invariants, safety checks; no aggregate of a program."""

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from sentinel.store.embedded import RunningServer
 
 EMBEDDED = "SENTINEL_EMBEDDED_DATABASE"
-"""`off` where a database of one's own is meant: a forgotten address then starts no other one."""
+"""Set to `off` when an installation has its own database: a missing address is then an error and does not start the embedded one."""
 
 
 def require_embedded_allowed(*variables: str) -> None:
-    """Raise `UnsafeConfiguration` where the embedded server is switched off; `variables` are those that could have given an address."""
+    """Raise `UnsafeConfiguration` when the embedded server is switched off; its text names `variables`, which may hold a URL."""
     said = os.environ.get(EMBEDDED) or "on"
     if said == "on":
         return
-    from sentinel.platform.settings import UnsafeConfiguration  # only where it is needed
+    from sentinel.platform.settings import UnsafeConfiguration  # imported only for the error
 
     if said != "off":
         raise UnsafeConfiguration(f"{EMBEDDED}: must be on or off")
@@ -30,9 +30,9 @@ def require_embedded_allowed(*variables: str) -> None:
 
 
 def require_embedded_database(data_dir: Path, *variables: str) -> None:
-    """Raise `UnsafeConfiguration` where the folder holds no database, or the embedded server is switched off.
+    """Raise `UnsafeConfiguration` when the folder holds no database, or the embedded server is switched off.
 
-    A folder that was mistyped does not become a second, empty database. `variables` could have given an address.
+    So a mistyped folder does not become a second, empty database. The error names `variables`, which may hold a URL.
     """
     require_embedded_allowed(*variables)
     from sentinel.platform.settings import UnsafeConfiguration
@@ -47,7 +47,7 @@ def require_embedded_database(data_dir: Path, *variables: str) -> None:
 
 @contextlib.contextmanager
 def embedded_server(data_dir: Path, *variables: str) -> Iterator[RunningServer]:
-    """The embedded server of a folder, started if need be. Raises as `require_embedded_database`."""
+    """The embedded server of a folder for the block, started if it does not run. Raises as `require_embedded_database`."""
     require_embedded_database(data_dir, *variables)
     from sentinel.store.embedded import running
 
@@ -62,7 +62,10 @@ def data_dir() -> Path:
 
 @contextlib.contextmanager
 def database_url(login: str = CONSOLE, *, own_variable: str = "SENTINEL_DATABASE_URL") -> Iterator[str]:
-    """`own_variable`, else `SENTINEL_DATABASE_URL`, else `login`'s address of the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
+    """The URL in `own_variable`, else in `SENTINEL_DATABASE_URL`, else `login`'s URL on the embedded server.
+
+    The embedded server is that of `SENTINEL_DATA_DIR`; it runs for the block, started if it does not run yet.
+    """
     given = os.environ.get(own_variable) or os.environ.get("SENTINEL_DATABASE_URL")
     if given:
         yield given
@@ -73,7 +76,7 @@ def database_url(login: str = CONSOLE, *, own_variable: str = "SENTINEL_DATABASE
 
 @contextlib.contextmanager
 def administrator_url() -> Iterator[str]:
-    """`SENTINEL_DATABASE_URL`, else the superuser's address of the embedded server, whose database is made if it is not there."""
+    """The URL in `SENTINEL_DATABASE_URL`, else the superuser's URL on the embedded server, whose database is created if missing."""
     if given := os.environ.get("SENTINEL_DATABASE_URL"):
         yield given
         return

@@ -1,6 +1,7 @@
 """A statement over a batch of rows: binary parameters, one round trip, a binary answer.
 
-An event loop's connections execute it (`loop_connections.py`); callers without a loop run the same one through the pool.
+An event loop's connections execute it (`loop_connections.py`); callers without a loop run the same statement through
+the pool (`commit_rows`).
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ pack_int4 = struct.Struct("!i").pack
 class BatchStatement(Generic[Row, Result]):
     """A statement over many rows; autocommit makes it one transaction.
 
-    `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
-    which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
-    parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows,
-    which it may read later. Where it ends with the SQLSTATE of `alone_after`, `alone` is executed instead, in a transaction of its own.
+    `name` is the prepared statement's name. `sql` has the parameters $1, $2, …, whose types are named in `types`
+    ("jsonb", "int4", "sentinel.guard_row[]") and resolved by each connection. `encode` takes rows and the milliseconds
+    to wait for locks, and returns binary parameters, with 0 as the element type of arrays. `decode` takes the binary
+    answer and returns results in the order of the rows, which may be decoded lazily. When the statement fails with the
+    SQLSTATE `alone_after`, `alone` is executed instead, in a transaction of its own.
     """
 
     name: str
@@ -51,33 +53,33 @@ class BatchStatement(Generic[Row, Result]):
     alone_after: str = ""
 
     def following(self, error: psycopg.Error) -> BatchStatement[Row, Result] | None:
-        """What is to be executed after this error, if anything."""
+        """The statement to execute after this error, or None."""
         return self.alone if error.diag.sqlstate == self.alone_after else None
 
 
 def milliseconds_of(wait_seconds: float) -> int:
-    """The parameter that says for how long locks may be waited for; 0 would mean for ever."""
+    """The lock wait as a parameter, in milliseconds; at least 1, because 0 would mean no limit."""
     return max(1, int(wait_seconds * 1000))
 
 
 TypeNumbers = tuple[int, bytes]
-"""A type's number in one database, and that of its elements as an array's header has it; empty where it is no array."""
+"""A type's OID in one database, and its element type's OID packed as in an array's header; empty if it is no array."""
 
 
 def known_type(name: str) -> TypeNumbers | None:
-    """The numbers of a type that every database has, else None; of arrays the database is asked."""
+    """The OID of a built-in type that is no array; None for other types, which must be looked up in the database."""
     found = adapters.types.get(name)
     return None if found is None or name.endswith("[]") else (found.oid, b"")
 
 
 def found_type(result: pq.abc.PGresult) -> TypeNumbers:
-    """The answer to TYPE_NUMBERS, in text."""
+    """Read the answer to TYPE_NUMBERS, which is in text format."""
     number, element = (int(result.get_value(0, column) or b"0") for column in (0, 1))
     return number, _UINT4.pack(element) if element else b""
 
 
 def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbers]) -> list[bytes | None]:
-    """Encoded parameters with their arrays' element types, which differ from database to database."""
+    """Fill the arrays' element types into encoded parameters; their OIDs differ from database to database."""
     return [
         value[:8] + element + value[12:] if element and value is not None else value
         for value, (_, element) in zip(parameters, types, strict=True)
@@ -85,14 +87,14 @@ def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbe
 
 
 def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
-    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE."""
+    """Return the result of a statement that succeeded; for any other raise the `psycopg.Error` of its SQLSTATE."""
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         raise error_from_result(result)
     return result
 
 
 def shaped_rows(result: pq.abc.PGresult, shape: type[Shape]) -> list[Shape]:
-    """Rows of a binary answer as `shape`, whose fields are named like the columns and stand in their order."""
+    """The rows of a binary answer as `shape`. Raises `TypeError` unless its fields have the columns' names and order."""
     transformer = Transformer()
     transformer.set_pgresult(result)
     names = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
@@ -102,7 +104,7 @@ def shaped_rows(result: pq.abc.PGresult, shape: type[Shape]) -> list[Shape]:
 
 
 class LateRows(Sequence[Shape]):
-    """Rows of an answer as `shape` by their `seq`, read when the first is asked for: by then the next statement is under way."""
+    """Rows of an answer as `shape`, ordered by `seq`; decoded at the first access, when the next statement is in flight already."""
 
     def __init__(self, result: pq.abc.PGresult, shape: type[Shape]) -> None:
         self._result, self._shape = result, shape
@@ -124,7 +126,7 @@ _seq = operator.attrgetter("seq")
 def commit_rows(
     pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
 ) -> Sequence[Result]:
-    """Commit `rows` together, for callers without an event loop. Raises as `call_with_retry_within`."""
+    """Commit `rows` together through the pool, for callers without an event loop. Raises as `call_with_retry_within`."""
 
     def call(connection: Any, left_seconds: float) -> Sequence[Result]:
         try:
@@ -140,7 +142,7 @@ def commit_rows(
 def run_statement(
     connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
 ) -> Sequence[Result]:
-    """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
+    """Execute the statement once, within the connection's current transaction. Raises `psycopg.Error`."""
     types = [
         known_type(name) or found_type(_answered(connection, TYPE_NUMBERS, [name.encode()])) for name in statement.types
     ]
@@ -150,14 +152,14 @@ def run_statement(
 
 
 def _answered(connection: Any, *asked: Any) -> pq.abc.PGresult:
-    """The answer to a statement with its parameters. The connection waits, so that what it says of silence holds here too."""
+    """Send a statement and return its result. The wait is the connection's own, so that its deadline applies here too."""
     connection.pgconn.send_query_params(*asked)
     result: pq.abc.PGresult = connection.wait(generators.execute(connection.pgconn))[-1]
-    if connection.pgconn.status == pq.ConnStatus.BAD:  # what died under it has no SQLSTATE to tell it by
+    if connection.pgconn.status == pq.ConnStatus.BAD:  # the result of a lost connection has no SQLSTATE
         raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
     return raise_if_failed(result)
 
 
 def jsonb(text: bytes) -> bytes:
-    """A jsonb parameter in binary: its version, then its text."""
+    """A jsonb parameter in binary format: the version byte 1, then the JSON text."""
     return b"\x01" + text

@@ -1,9 +1,10 @@
-"""Connecting: which role a program takes, with which limits, and a pool of such connections.
+"""Database connections: the role and time limits that a program connects with, and a pool of such connections.
 
-A program connects with the login of its URL and takes its own role at once (`SET ROLE` as a start-up
-option). Behind a pooler that hands one server connection to many clients (`SENTINEL_DATABASE_POOLER`) nothing is said at
-the start and nothing is prepared: role and limits stand on the login. Whether they arrived is asked by `safety.py`.
-Statements run at READ COMMITTED, because locks are taken first and read after (`schema/authority/decisions.sql`).
+A program connects with the login of its URL and takes its own role at once (`SET ROLE` as a start-up option). Behind a
+transaction pooler (`SENTINEL_DATABASE_POOLER`), which shares one server connection among many clients, no start-up
+options are sent and no statement is prepared: role and limits are set on the login itself. `safety.py` checks that they
+are in effect. Statements run at READ COMMITTED, because functions take their locks first and read afterwards
+(`schema/authority/decisions.sql`).
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ POOLER_HELP = (
 STATEMENT_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 2000
 IDLE_TIMEOUT_MS = 10000
-"""The longest that each may be; `deploy/roles.sql` sets the same on the programs' roles."""
+"""Upper bounds in milliseconds; `deploy/roles.sql` sets the same values on the programs' roles."""
 SILENCE_SECONDS = 7.0
-"""After this a server that should have answered or given up by itself (statement timeout) is taken for gone."""
+"""How long to wait for an answer; longer than the statement timeout, so a server silent for this long counts as gone."""
 LONG_STATEMENT_SECONDS = 300
 LONG_STATEMENT_TIMEOUT = f"set local statement_timeout = '{LONG_STATEMENT_SECONDS}s'"
-"""Looking at everything that was ever recorded takes longer than a program's statement may; within one transaction."""
+"""Raises the statement timeout for one transaction, for statements that scan everything ever recorded."""
 
 
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
     """The connection string for a program: `url`'s server and login, the program's role and time limits.
 
-    Behind a transaction pooler without role and limits: those are the login's own. Raises `InvalidAddress` when the URL is not one PostgreSQL understands,
-    or checks the server against a file that is not there.
+    Behind a transaction pooler role and limits are left out, because they are set on the login. Raises `InvalidAddress`
+    for a malformed URL, and `NoRootCertificate` when it verifies the server against a file that cannot be read.
     """
     given = parts_to_connect(url)
     merged: dict[str, Any] = {"connect_timeout": "3", **given}
@@ -64,7 +65,7 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
 
 
 class InvalidAddress(SentinelError):
-    """A database address that is none: it is mended and not waited for. Its text tells no secret."""
+    """A malformed database address: it must be corrected, a retry cannot help. The message contains no secret."""
 
     code = "invalid-database-address"
 
@@ -74,23 +75,23 @@ class InvalidAddress(SentinelError):
 
 
 def parts_of(url: str) -> dict[str, Any]:
-    """The parts of an address, a URL or `name=value` pairs. Raises `InvalidAddress` where it is none."""
+    """The parts of an address, which is a URL or `name=value` pairs. Raises `InvalidAddress` when it is malformed."""
     try:
         given = dict(conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1)))
     except psycopg.ProgrammingError as error:
-        # Its text may be the address itself.
+        # The driver's message may quote the address, with the password in it.
         why = str(error).strip()
         raise InvalidAddress(why if why.startswith("invalid URI query parameter") else "") from None
     for port in map(str.strip, str(given.get("port") or "").split(",")):
-        # The client's library looks at it only when it connects, and is then as silent as nobody there.
+        # libpq checks the port only when it connects, and a bad one then looks like an unreachable server.
         if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
-            # Not told: without an @ what stands here is the password.
+            # The value is not quoted: in a URL without an @ the password is parsed as the port.
             raise InvalidAddress("its port is no number from 1 to 65535")
     return given
 
 
 class NoRootCertificate(InvalidAddress):
-    """The address has the server's certificate checked against a file that this account cannot read: nobody can connect."""
+    """The address verifies the server's certificate against a file that this account cannot read: no connection is possible."""
 
     def __init__(self, mode: str, file: str) -> None:
         SentinelError.__init__(
@@ -102,9 +103,9 @@ class NoRootCertificate(InvalidAddress):
 
 
 def parts_to_connect(url: str) -> dict[str, Any]:
-    """`parts_of` an address that is about to be connected to. Raises `NoRootCertificate`, too."""
+    """Return `parts_of` an address that is about to be used. Raises `InvalidAddress`, and its subclass `NoRootCertificate`."""
     given = parts_of(url)
-    # What the address leaves out libpq reads from its own environment variables, and from a service's file.
+    # libpq fills in what the address leaves out from its own environment variables and from a service file.
     defaults = {option.keyword.decode(): (option.val or b"").decode() for option in psycopg.pq.Conninfo.get_defaults()}
     asked = {
         name: str(given.get(name) or defaults.get(name) or "") for name in ("host", "sslmode", "sslrootcert", "service")
@@ -128,23 +129,23 @@ def _options(login: object, role: str) -> str:
 
 
 def behind_pooler() -> bool:
-    """Whether a transaction pooler is declared to stand before the database; read from the environment by every program."""
+    """Whether the environment declares a transaction pooler in front of the database; the same for every program."""
     return os.environ.get(POOLER) == "transaction"
 
 
 class DatabaseUnreachable(EngineUnavailable):
-    """No connection, or one on which nobody answers: what it asks makes no difference."""
+    """There is no connection, or the server does not answer on it: any other statement would fail the same way."""
 
 
 class UndeclaredPooler(DatabaseUnreachable):
-    """A pooler answers in PostgreSQL's place and nobody said so: start-up options are lost, and a prepared statement is another's."""
+    """A pooler answers in PostgreSQL's place without being declared: it drops start-up options and mixes up prepared statements."""
 
     def __init__(self) -> None:
         super().__init__(f"a pooler stands before PostgreSQL: set {POOLER}=transaction")
 
 
 SERVER_PROCESS = "select pg_backend_pid()"
-"""Asked of each new connection: a pooler names another process at the start than the one that answers."""
+"""Run on each new connection to detect a pooler, which announces another backend pid at start-up than the one that answers."""
 
 
 def open_connection(
@@ -153,9 +154,10 @@ def open_connection(
     prepare: int | None = 5,
     connect: Callable[..., psycopg.Connection[Any]] = psycopg.connect,
 ) -> psycopg.Connection[Any]:
-    """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler.
+    """An autocommit connection that prepares a statement after `prepare` uses, and never behind a transaction pooler.
 
-    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil. `connect` is called as `psycopg.connect` is.
+    0 prepares at the first use, None never. Raises `UndeclaredPooler` before any statement runs that a pooler would
+    break. `connect` takes the arguments of `psycopg.connect`.
     """
     prepare = None if behind_pooler() else prepare
     with pooler_noticed():
@@ -171,7 +173,7 @@ def open_connection(
 
 @contextlib.contextmanager
 def pooler_noticed() -> Iterator[None]:
-    """Connect in the block: where our start-up options are refused, raises `UndeclaredPooler`, as PostgreSQL itself takes them."""
+    """Raise `UndeclaredPooler` when connecting in the block fails on our start-up options, which PostgreSQL itself accepts."""
     try:
         yield
     except psycopg.OperationalError as error:
@@ -181,7 +183,7 @@ def pooler_noticed() -> Iterator[None]:
 
 
 def refuse_pooler(connection: psycopg.BaseConnection[Any], answered: tuple[Any, ...] | None) -> None:
-    """Raise `UndeclaredPooler` unless the process that answered `SERVER_PROCESS` is the one the connection began with."""
+    """Raise `UndeclaredPooler` unless `answered`, the row for `SERVER_PROCESS`, has the backend pid the connection began with."""
     if answered != (connection.info.backend_pid,):
         raise UndeclaredPooler
 
@@ -200,7 +202,7 @@ def describe(url: str) -> str:
 def same_database(one: str, other: str) -> bool:
     """Whether two addresses name one database, whatever their logins; a host under two names counts as two.
 
-    An address that PostgreSQL does not understand is nobody's: whoever connects to it says so.
+    True for a malformed address too, so that the error is raised where it is connected to.
     """
     try:
         return _place(one) == _place(other)
@@ -217,7 +219,7 @@ def _place(url: str) -> tuple[str, str, str]:
 
 @dataclass(slots=True, eq=False)
 class QueryDeadline:
-    """One wait for the server's answer; `over` once it was ended by us."""
+    """The deadline of one wait for the server: `until` by the monotonic clock; `over` once we have cut the connection."""
 
     connection: psycopg.Connection[Any]
     until: float
@@ -228,18 +230,18 @@ Answer = TypeVar("Answer")
 
 
 class PooledConnection(psycopg.Connection[Any]):
-    """A connection on which every answer of the server has a deadline: whoever is handed one need not see to it.
+    """A connection that enforces a deadline on every answer of the server; its users need no timeout of their own.
 
-    A statement that is not answered in time raises `DatabaseUnreachable`, and the connection is broken.
+    A statement that is not answered in time raises `DatabaseUnreachable` and breaks the connection.
     """
 
     watch: Callable[[psycopg.Connection[Any], float], AbstractContextManager[QueryDeadline]]
-    """`Pool.watch` of its pool."""
+    """`Pool.watch` of the pool that opened it."""
     patient_seconds = 0.0
-    """How much longer than SILENCE_SECONDS it waits for an answer."""
+    """Seconds beyond SILENCE_SECONDS that it waits for an answer."""
 
     def wait(self, gen: PQGen[Answer], *limits: Any, **named: Any) -> Answer:
-        """All that psycopg asks on an open connection waits here: statements, fetching, beginning and ending transactions."""
+        """Wait under the deadline; psycopg calls this for statements, fetching, and beginning and ending transactions."""
         with self.watch(self, SILENCE_SECONDS + self.patient_seconds) as patience:
             try:
                 return super().wait(gen, *limits, **named)
@@ -250,11 +252,11 @@ class PooledConnection(psycopg.Connection[Any]):
 
 
 class Pool:
-    """A small pool of autocommit connections. One function call is one transaction, so nothing here begins one.
+    """A small pool of autocommit connections. A call of a schema function is one transaction, so the pool begins none.
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
-    none or the server cannot be reached. What is asked on it is answered within SILENCE_SECONDS (longer in a `long_transaction`) or raises
-    `DatabaseUnreachable`. A connection that broke is thrown away, so the pool heals by itself.
+    none or the server cannot be reached. A statement on it is answered within SILENCE_SECONDS (longer in a
+    `long_transaction`) or raises `DatabaseUnreachable`. A broken connection is discarded and replaced at the next use.
     Why it is not psycopg_pool: `docs/decisions/0047-own-connection-pool.md`.
     """
 
@@ -267,7 +269,7 @@ class Pool:
             self._free.put(None)
         self._closed = threading.Event()
         self.closes_with: list[Callable[[], None]] = []
-        """Called by `close`: what else belongs to this program's connections."""
+        """Callbacks that `close` runs, to close the program's other connections together with the pool."""
         self._waiting: set[QueryDeadline] = set()
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
@@ -286,7 +288,7 @@ class Pool:
             raise DatabaseUnreachable("every database connection is busy") from None
         try:
             if held is not None and not held.closed and was_ended(held.fileno()):
-                held.close()  # before anything is sent on it: else it would not be known whether that was done
+                held.close()  # before a statement is sent on it: afterwards nobody could tell whether it was executed
             if held is None or held.closed:
                 held = self._connect()
             yield held
@@ -301,7 +303,7 @@ class Pool:
 
     @contextlib.contextmanager
     def long_transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction for the block, in which a statement may take LONG_STATEMENT_SECONDS: for commands that look at everything."""
+        """A transaction for the block, whose statements may take LONG_STATEMENT_SECONDS: for commands that scan whole tables."""
         with self.connection() as connection:
             assert isinstance(connection, PooledConnection)
             connection.patient_seconds = LONG_STATEMENT_SECONDS
@@ -326,15 +328,16 @@ class Pool:
 
     @contextlib.contextmanager
     def watch(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[QueryDeadline]:
-        """What the block asks on `connection` is answered within `seconds`, or else the connection is ended.
+        """Cut `connection` unless the block ends within `seconds`.
 
-        The server's own time limits end with the server or the way to it; without this a silent one is waited for always.
+        The server's own timeouts have no effect when the server or the network is gone: without this deadline the wait
+        would never end.
         """
         patience = QueryDeadline(connection, time.monotonic() + seconds)
         with self._watching:
             if self._watcher is None:
                 watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
-                watcher.start()  # raises where there is no room for a thread: then nothing is asked, and the next one tries again
+                watcher.start()  # raises when no thread can start: nothing is sent then, and the next call tries again
                 self._watcher = watcher
             self._waiting.add(patience)
         try:
@@ -350,7 +353,7 @@ class Pool:
                 for patience in [one for one in self._waiting if one.until < now]:
                     patience.over = True
                     self._waiting.discard(patience)
-                    # Closing is the waiting thread's; a shut socket only wakes it up.
+                    # Only the waiting thread may close the connection; shutting down the socket wakes it.
                     with contextlib.suppress(OSError, psycopg.Error):
                         with socket.socket(fileno=os.dup(patience.connection.fileno())) as line:
                             line.shutdown(socket.SHUT_RDWR)
@@ -363,7 +366,7 @@ class Pool:
         return held
 
     def close(self) -> None:
-        """Close what is idle now and the rest as it comes back."""
+        """Close idle connections now, and the others as they are given back."""
         self._closed.set()
         for close in self.closes_with:
             close()
@@ -374,18 +377,18 @@ class Pool:
                 taken += 1
                 if idle is not None:
                     idle.close()
-        # Given back only now: what goes in first comes out last, so one put between would hide the rest.
+        # The slots go back only after draining: the queue is last in, first out, and would return them before the rest.
         for _ in range(taken):
             self._free.put(None)
 
 
 def was_ended(socket_number: int) -> bool:
-    """Whether the server has sent something to a connection that asks for nothing: as good as always that it is over."""
+    """Whether the server has sent something on an idle connection, which almost always means that it has closed it."""
     poll = select.poll()
     poll.register(socket_number, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a driver's message: enough for a person, nothing of the statement."""
+    """The first line of a driver's error message; later lines may quote the statement."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

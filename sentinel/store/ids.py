@@ -1,7 +1,8 @@
 """Generates UUIDv7 identifiers (RFC 9562) in the process, time-ordered, so that indexes stay warm; and the random bytes they are made of.
 
-Random bytes come from the system's generator and are buffered a page at a time: a decision needs some in seven places, and asking the
-system for each gives up the interpreter seven times, which costs a busy server more than everything else in the decision.
+Random bytes come from the operating system's generator and are buffered a page at a time: a decision needs some in
+seven places, and a system call for each would release the interpreter lock seven times, which costs a busy server more
+than everything else in the decision.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import uuid
 from datetime import datetime, timedelta
 
 CLOCK_SKEW = timedelta(hours=1)
-"""So far a machine's clock, which ids carry, may be from the database's."""
+"""The largest difference expected between the database's clock and a machine's clock, whose time is in the ids."""
 _PAGE_BYTES = 4096
 
 
 class _Page:
-    """Bytes not handed out yet. Each is handed out once; a forked process begins a page of its own."""
+    """A buffer of random bytes. Each byte is handed out once; a forked process starts with an empty buffer."""
 
     def __init__(self) -> None:
         self.reset()
@@ -31,7 +32,7 @@ class _Page:
         self._at = 0
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes, at most a page."""
+        """The next `count` bytes, 4096 at most."""
         with self._lock:
             if self._at + count > len(self._bytes):
                 self._bytes, self._at = os.urandom(_PAGE_BYTES), 0
@@ -53,31 +54,32 @@ def new_id() -> uuid.UUID:
 
 
 def unix_milliseconds() -> int:
-    """The time of this process, for ids."""
+    """Milliseconds since the epoch by this process's clock, for ids."""
     return time.time_ns() // 1_000_000
 
 
 def uuid7(milliseconds: int, random: bytes) -> uuid.UUID:
-    """The UUIDv7 of a time and 10 random bytes."""
+    """The UUIDv7 of a time in milliseconds since the epoch and 10 random bytes."""
     bits = int.from_bytes(random, "big")
     return _of_int(milliseconds << 80 | 0x7 << 76 | (bits >> 68) << 64 | 0x2 << 62 | bits & _LOW)
 
 
 GUARD_ID_BYTES = 80
-"""What `guard_ids` takes of random bytes, and gives."""
+"""The number of random bytes that `guard_ids` takes, and of bytes that it returns."""
 _TIMES = sum(1 << 80 + 128 * place for place in range(1, 5))
 _VERSIONS = (
     sum(7 << 76 + 128 * place for place in range(1, 5)) | 4 << 76 | sum(2 << 62 + 128 * place for place in range(5))
 )
 _FIRST_EVENT, _SECOND_EVENT = 1 << 75 + 128 * 3, 1 << 75 + 128 * 2
-"""The highest random bit of the second and third id."""
+"""The highest random bit of the second and of the third id: cleared in one and set in the other, it orders them."""
 _RANDOM = (sum((0xFFF << 64 | _LOW) << 128 * place for place in range(5)) | ((1 << 48) - 1) << 80) & ~_FIRST_EVENT
 
 
 def guard_ids(milliseconds: int, random: bytes) -> bytes:
-    """Four UUIDv7 of a time and then a UUIDv4, 16 bytes each, of 80 random bytes: those of a guard, made at once, which takes a fifth of one by one.
+    """The ids of one guard: four UUIDv7 of a time and then a UUIDv4, 16 bytes each, made of 80 random bytes.
 
-    The second is always less than the third: events of one transaction are in the order of their ids, and a decision comes before its start.
+    Making them at once takes a fifth of the time of one by one. The second is always less than the third: events of one
+    transaction are in the order of their ids, and a decision comes before its start.
     """
     return (int.from_bytes(random, "big") & _RANDOM | _VERSIONS | _SECOND_EVENT | milliseconds * _TIMES).to_bytes(
         80, "big"
@@ -85,7 +87,7 @@ def guard_ids(milliseconds: int, random: bytes) -> bytes:
 
 
 def _of_int(value: int) -> uuid.UUID:
-    """`uuid.UUID(int=value)` without the checks of its arguments, which cost more than all else of an id."""
+    """Return `uuid.UUID(int=value)` without its argument checks, which cost more than the rest of making an id."""
     found = object.__new__(uuid.UUID)
     object.__setattr__(found, "int", value)
     object.__setattr__(found, "is_safe", uuid.SafeUUID.unknown)
@@ -93,7 +95,7 @@ def _of_int(value: int) -> uuid.UUID:
 
 
 def first_id_at(moment: datetime) -> uuid.UUID:
-    """The least id that `new_id` can make at a moment: where a range of ids by time begins. The ends of time are kept to."""
+    """A lower bound of the ids that `new_id` makes at a moment, for ranges of ids by time; clamped to what 48 bits can hold."""
     milliseconds = int(moment.timestamp() * 1000)
     return uuid.UUID(int=min(max(milliseconds, 0), (1 << 48) - 1) << 80)
 
@@ -104,7 +106,7 @@ def proof_id_of(event_id: uuid.UUID) -> str:
 
 
 def event_of_proof(proof_id: str) -> uuid.UUID | None:
-    """The event behind a proof's public name, or None for any other text."""
+    """The id of the event behind a proof's public name, or None for any other text."""
     digits = proof_id.removeprefix("pf_")
     if len(digits) != 32 or digits == proof_id or not set(digits) <= set("0123456789abcdef"):
         return None
@@ -112,7 +114,7 @@ def event_of_proof(proof_id: str) -> uuid.UUID | None:
 
 
 def uuid_or_none(text: str) -> uuid.UUID | None:
-    """The UUID in its plain 36-character form, else None: other spellings of one id do not exist here."""
+    """Parse a UUID in its plain 36-character form, in letters of either case; None for any other text or spelling."""
     try:
         found = uuid.UUID(text)
     except ValueError:

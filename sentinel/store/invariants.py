@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"^-- (\w+): (.+)\n((?:(?!-- \w+: ).*\n?)+)", re.MULTILINE)
 _TEXTS = 1009
 """PostgreSQL's type text[]."""
 AUTHORITY_ELSEWHERE = "-- with the authority"
-"""The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
+"""Marks a query that compares the ledger with the authority: it is not run when the two are in different databases."""
 SHOWN = 5
 MINUTES = LONG_STATEMENT_SECONDS // 60
 RAN_OUT = "it took longer than a check may"
@@ -30,7 +30,7 @@ select exists (select from sentinel.operations) or not exists (select from refun
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One thing that must always hold; `compares` where it holds the ledger against the authority."""
+    """One condition that must always hold; `compares` is set when it compares the ledger with the authority."""
 
     name: str
     sentence: str
@@ -40,10 +40,10 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class InvariantResult:
-    """The result of one invariant: the number of violations, the first by id, or why it was not checked.
+    """The result of one invariant: the number of violations and the first of their ids, or why it was not checked.
 
-    `unchecked` is not a violation: the login may not read it, or what it compares is in another database. Where it `ran_out` of time
-    nobody knows, and a person looks again.
+    `unchecked` is not a violation: the login may not read the tables, or what it compares is in another database. With
+    `ran_out` the query timed out: the result is unknown, and a person must check again.
     """
 
     name: str
@@ -73,9 +73,10 @@ def read_invariants(path: Path) -> list[Invariant]:
 
 
 def run_invariants(connection: Any, path: Path, *, minutes: float = MINUTES) -> list[InvariantResult]:
-    """What breaks each invariant; `minutes` is how long one may take.
+    """Check each invariant of the file; a query may take `minutes`.
 
-    Each from a snapshot of its own, so that a live system does not look broken, and its tables are not kept from vacuum for longer.
+    Each is checked in a snapshot of its own: one moment of a live system is consistent, and vacuum is not held back for
+    longer than one query.
     """
     return [_check_alone(connection, one, minutes) for one in read_invariants(path)]
 
@@ -90,14 +91,14 @@ def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantRe
 
 
 def limit_statements(connection: Any, minutes: float) -> None:
-    """Each statement of the open transaction ends after so many minutes."""
+    """Set the statement timeout of the open transaction, in minutes."""
     connection.execute(f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms'")
 
 
 def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
-    """Check one invariant within the open transaction, which goes on whatever the query does.
+    """Check one invariant within the open transaction, which stays usable when the query fails.
 
-    Raises `ValueError` for a query that does not say what is damaged, as text.
+    Raises `ValueError` for a query that does not return the ids of violations as one text column.
     """
     connection.execute("savepoint asked")
     try:
@@ -119,6 +120,6 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
     except (
         psycopg.DataError, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction
     ) as error:  # fmt: skip
-        # What the query reads is malformed, or is not there although this program's schema has it.
+        # Stored data is malformed, or a table, column or function of this program's schema is missing: a violation too.
         connection.execute("rollback to asked")
         return InvariantResult(one.name, one.sentence, 1, damaged=(str(error).splitlines()[0],))

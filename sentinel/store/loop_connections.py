@@ -1,8 +1,8 @@
-"""Connections that an event loop itself reads: a batch is sent and answered without a thread in between.
+"""Database connections that an event loop reads directly: a batch is sent and answered without a thread in between.
 
-Opened by psycopg (TLS, SCRAM, several hosts), then used through libpq's non-blocking calls and its pipeline mode: each statement
-is followed by its own sync, which commits it, and another may be sent while one that is executed waits for its commit. Prepared
-once a connection, and not at all behind a transaction pooler.
+Opened by psycopg (TLS, SCRAM, several hosts), then used through libpq's non-blocking calls and its pipeline mode: each
+statement is followed by its own sync, which commits it, and the next may be sent while an executed one waits for its
+commit. A statement is prepared once per connection, and not at all behind a transaction pooler.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _CLOSE_SECONDS = 5.0
 
 
 class LoopConnections:
-    """At most `size` connections for each event loop that asks; one in use as long as no commit is slow.
+    """At most `size` connections per event loop; only one of them is used as long as no commit is slow.
 
-    Each is opened when it is first needed, so the object may be made before a process forks. What breaks is closed, and
-    the next batch opens another.
+    Each is opened when it is first needed, so the object may be made before a process forks. A broken connection is
+    closed, and the next batch opens another.
     """
 
     def __init__(self, conninfo: str, *, size: int) -> None:
@@ -63,7 +63,7 @@ class LoopConnections:
 
     @property
     def in_use(self) -> int:
-        """Connections with a statement under way."""
+        """Connections with a statement in flight."""
         return sum(one.in_use for one in list(self._of_loop.values()))
 
     async def commit(
@@ -73,10 +73,10 @@ class LoopConnections:
         wait_seconds: float,
         executed: Callable[[], None] | None = None,
     ) -> Sequence[Result]:
-        """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long.
+        """Commit `rows` together. Retries, raises and waits for locks as `queries.call_with_retry_within`.
 
-        `executed` is called where only the commit is still awaited, on the loop: whose caller has one, its statements are sent behind
-        one another on one connection.
+        `executed` is called on the loop once only the commit is awaited. The statements of a caller that passes it may
+        be sent behind one another on one connection.
         """
         mine, attempts = self._mine(), RetriedTransaction(wait_seconds)
         while True:
@@ -99,13 +99,13 @@ class LoopConnections:
         return found
 
     def close(self) -> None:
-        """Close every connection. Call it from no loop of these; one that still runs is asked to."""
+        """Close every connection; a loop that still runs closes its own. Must not be called from one of these loops."""
         for loop, mine in list(self._of_loop.items()):
             if not loop.is_running():
                 mine.close()
                 continue
             closed = threading.Event()
-            with contextlib.suppress(RuntimeError):  # it ended just now
+            with contextlib.suppress(RuntimeError):  # the loop was closed just now
                 loop.call_soon_threadsafe(_close_and_notify, mine, closed)
                 closed.wait(_CLOSE_SECONDS)
 
@@ -116,27 +116,27 @@ def _close_and_notify(mine: _OfLoop, closed: threading.Event) -> None:
 
 
 class _OfLoop:
-    """One event loop's connections."""
+    """The connections of one event loop."""
 
     def __init__(self, conninfo: str, size: int) -> None:
         self._conninfo = conninfo
         self._places = asyncio.Semaphore(size)
         self._waiting = 0
-        """How many wait for a place."""
+        """How many callers wait for a free connection."""
         self._all: set[LoopConnection] = set()
         self._free: list[LoopConnection] = []
 
     @property
     def in_use(self) -> int:
-        """Connections with a statement under way."""
+        """Connections with a statement in flight."""
         return len(self._all) - len(self._free)
 
     async def take(self, *, behind: bool) -> LoopConnection:
-        """An open connection, to be given back: with `behind` one that only waits for a commit, where there is one.
+        """Take an open connection, to be given back; with `behind` preferably one that only waits for a commit.
 
-        Raises `DatabaseUnreachable` where there is none.
+        Raises `DatabaseUnreachable` when none becomes free in time or none can be opened.
         """
-        # Where somebody waits for a place, whoever came behind a commit would keep the connection from ever being given back.
+        # Not while others wait: callers that keep joining a connection in use would keep it from ever becoming free.
         if behind and not self._waiting:
             for connection in self._all:
                 if connection.users and connection.only_commits:
@@ -144,7 +144,7 @@ class _OfLoop:
                     return connection
         if self._places.locked():
             await self._wait_for_place()
-        else:  # without a time limit, which costs more than the rest of this
+        else:  # returns at once; a time limit would cost more than the rest of this method
             await self._places.acquire()
         try:
             connection = self._free.pop() if self._free else await self._open()
@@ -155,7 +155,7 @@ class _OfLoop:
         return connection
 
     async def _wait_for_place(self) -> None:
-        """Take a place in the order of asking. Raises `DatabaseUnreachable` after FREE_WAIT_SECONDS."""
+        """Wait for a free connection, first come first served. Raises `DatabaseUnreachable` after FREE_WAIT_SECONDS."""
         self._waiting += 1
         try:
             await asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS)
@@ -165,7 +165,7 @@ class _OfLoop:
             self._waiting -= 1
 
     def give_back(self, connection: LoopConnection) -> None:
-        """One of its users is done; behind the last it is free again, or closed."""
+        """Return a connection for one of its users; after the last one it is free again, unless it was closed."""
         connection.users -= 1
         if connection.users:
             return
@@ -195,30 +195,30 @@ class _OfLoop:
             self._free.remove(connection)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections of the loop."""
         for connection in list(self._all):
             connection.close()
 
 
 class _Sent:
-    """A statement that was sent, and who waits for it."""
+    """A statement that was sent, and the future and callback of its caller."""
 
     __slots__ = ("committed", "executed", "result")
 
     def __init__(self, committed: asyncio.Future[pq.abc.PGresult], executed: Callable[[], None] | None) -> None:
         self.committed, self.executed = committed, executed
         self.result: pq.abc.PGresult | None = None
-        """What it answered, which holds once it is committed."""
+        """The server's answer, which is final only once the statement is committed."""
 
     def answered(self, result: pq.abc.PGresult) -> None:
-        """Keep what the server says of it: an answer, or what failed, its commit too."""
+        """Store the server's result: an answer, or an error of the statement or of its commit. Calls `executed` for an answer."""
         self.result = result
         executed, self.executed = self.executed, None
         if executed is not None and result.status == pq.ExecStatus.TUPLES_OK:
             executed()
 
     def ended(self) -> None:
-        """Its transaction is over; an answer that was no error is committed."""
+        """Give the result to the caller: the transaction has ended, and a result that is no error is committed."""
         if not self.committed.done():
             assert self.result is not None
             self.committed.set_result(self.result)
@@ -230,18 +230,18 @@ class LoopConnection:
     def __init__(self, connection: psycopg.AsyncConnection[Any], on_close: Callable[[LoopConnection], None]) -> None:
         self.is_open = True
         self.users = 0
-        """How many have taken it: two where one waits for its commit and the next is sent behind it."""
+        """How many callers have taken it: two when one waits for its commit and the next is sent behind it."""
         self.is_silent = False
-        """The server did not answer within its deadline."""
+        """Whether the server missed its deadline."""
         self._connection, self._pg, self._on_close = connection, connection.pgconn, on_close
         self._loop = asyncio.get_running_loop()
-        # A number of its own for the same socket: libpq closes its one by itself, and another connection may get that number.
+        # A duplicate file descriptor: libpq closes its own by itself, and another connection may then get that number.
         self._socket = os.dup(self._pg.socket)
         self._sent: deque[_Sent] = deque()
         self._deadline: asyncio.TimerHandle | None = None
-        """When the server is taken for gone: that of the first of those sent, where there is one."""
+        """The timer after which the server counts as gone; it is for the oldest statement in flight, None without one."""
         self._types: dict[bytes, list[TypeNumbers]] = {}
-        """Of each statement by its text: another of the same name is refused by the server, and never answered as the first."""
+        """Parameter types by statement text: so another statement of the same name is refused by the server, not taken for the first."""
         self._prepares, self._is_preparing = not behind_pooler(), False
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
@@ -249,7 +249,7 @@ class LoopConnection:
 
     @property
     def only_commits(self) -> bool:
-        """Whether another statement would begin at once, or behind one commit."""
+        """Whether a statement sent now would execute at once, or right after one pending commit."""
         if not self.is_open or self._is_preparing:
             return False
         return not self._sent or (len(self._sent) == 1 and self._sent[0].result is not None)
@@ -261,9 +261,9 @@ class LoopConnection:
         milliseconds: int,
         executed: Callable[[], None] | None = None,
     ) -> Sequence[Result]:
-        """The committed results of one execution. Raises `psycopg.Error`.
+        """Execute the statement and return its committed results. Raises `psycopg.Error`.
 
-        `executed` is called once it has its results; of one row alone, or behind a pooler, as late as its commit.
+        `executed` is called when the results arrive: before the commit, or with it for a single row or behind a pooler.
         """
         types = self._types.get(statement.sql)
         if types is None:
@@ -280,11 +280,11 @@ class LoopConnection:
             else:
                 self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
             if self._prepares and executed is not None and len(rows) > 1:
-                self._pg.send_flush_request()  # its answer comes before its commit; else both come together
+                self._pg.send_flush_request()  # makes the answer arrive before the commit; else both arrive together
         return statement.decode(await self._committed(executed))
 
     async def refuse_pooler(self) -> None:
-        """Raise `UndeclaredPooler` where a pooler answers and none is declared, `psycopg.Error` where nobody does."""
+        """Raise `UndeclaredPooler` when an undeclared pooler answers, and `psycopg.Error` when no server answers."""
         if behind_pooler():
             return
         with self._closed_if_broken():
@@ -294,7 +294,7 @@ class LoopConnection:
 
     @contextlib.contextmanager
     def _closed_if_broken(self) -> Iterator[None]:
-        """Closes it where libpq cannot send: nothing would be read from it any more that could tell."""
+        """Close the connection when libpq cannot send in the block: no later read would report the failure."""
         try:
             yield
         except psycopg.Error as error:
@@ -302,7 +302,7 @@ class LoopConnection:
             raise
 
     async def _introduce(self, statement: BatchStatement[Any, Any]) -> list[TypeNumbers]:
-        """Resolve the types of a statement that is new to this connection, and prepare it where that is done."""
+        """Resolve the parameter types of a statement that is new to this connection, and prepare it unless behind a pooler."""
         types = [known_type(name) or await self._look_up_type(name) for name in statement.types]
         if self._prepares:
             with self._closed_if_broken():
@@ -317,9 +317,9 @@ class LoopConnection:
         return found_type(await self._committed())
 
     async def _committed(self, executed: Callable[[], None] | None = None) -> pq.abc.PGresult:
-        """The answer to what was just handed over, once it is committed.
+        """Send a sync after the statement just sent, and return the statement's result once it is committed.
 
-        Raises `psycopg.Error`; after SILENCE_SECONDS in which the server is at it the connection is closed.
+        Raises `psycopg.Error`. The connection is closed when the server works on it for SILENCE_SECONDS unanswered.
         """
         with self._closed_if_broken():
             self._pg.pipeline_sync()
@@ -331,7 +331,7 @@ class LoopConnection:
         try:
             return raise_if_failed(await sent.committed)
         except asyncio.CancelledError:
-            self.close()  # nobody is to be sent behind a statement that nobody waits for
+            self.close()  # no statement may be sent behind one whose caller is gone
             raise
 
     def _begin_deadline(self) -> None:
@@ -343,7 +343,7 @@ class LoopConnection:
             self._deadline = None
 
     def _flush(self) -> None:
-        """Send what the socket takes, and the rest when it takes more."""
+        """Send what the socket accepts now, and the rest when it becomes writable."""
         try:
             if self._pg.flush():
                 self._loop.add_writer(self._socket, self._flush)
@@ -353,10 +353,10 @@ class LoopConnection:
             self.close(error)
 
     def _readable(self) -> None:
-        """Take what arrived: answers, and the ends of transactions, which wake who waits for them."""
+        """Read what arrived: results, and the ends of transactions, which wake the callers that wait for them."""
         try:
             self._pg.consume_input()
-            was_nothing = False  # once behind each statement; twice where the connection is lost
+            was_nothing = False  # None comes once after each statement, and twice in a row when the connection is lost
             while self._sent and not self._pg.is_busy():
                 result = self._pg.get_result()
                 if result is None:
@@ -366,7 +366,7 @@ class LoopConnection:
                     self._sent.popleft().ended()
                     self._end_deadline()
                     if self._sent:
-                        self._begin_deadline()  # only now is the server at what was sent behind it
+                        self._begin_deadline()  # only now the server begins with the statement sent behind it
                 else:
                     self._sent[0].answered(result)
                 was_nothing = result is None
@@ -381,7 +381,7 @@ class LoopConnection:
         self.close()
 
     def close(self, error: psycopg.Error | None = None) -> None:
-        """End it now; who waits for an answer is told so."""
+        """Close the connection now; callers that wait for an answer get `error`, or else an `OperationalError`."""
         if not self.is_open:
             return
         self.is_open = False

@@ -1,9 +1,9 @@
 """Migrates a database to this program's schema, and checks its revision.
 
-The schema's present text is `schema/`: tables, functions, everything. An empty database is made from it. One of an earlier
-revision goes by numbered scripts (`migrations/`), and its functions are then replaced by their present text. Grants
-(`deploy/roles.sql`) come last. All of it is one transaction. Several processes may migrate at once: one works under an
-advisory lock, the others find nothing to do.
+`schema/` holds the current schema as text: tables, functions, everything. An empty database is built from it. A
+database of an earlier revision is upgraded by numbered scripts (`migrations/`), and then its functions are replaced by
+the current ones. Grants (`deploy/roles.sql`) come last. All of it is one transaction. Several processes may migrate at
+once: one works under an advisory lock, the others find nothing to do.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 BASELINE = "0016"
-"""The first released revision; what was before it is not upgraded."""
+"""The first released revision; a database of an earlier one cannot be upgraded."""
 
 HEAD = "0043"
-"""The revision this program is written for; a test holds it equal to the newest script."""
+"""The revision this program is written for; a test checks that it is the newest script's."""
 
-# Since PostgreSQL 16 who makes a role is a member who may give it away and neither use nor become it.
+# Since PostgreSQL 16 the creator of a role may grant it, but may neither use its rights nor SET ROLE to it.
 _BECOME = "case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end"
 
 SCHEMA = Path(__file__).parent / "schema"
@@ -52,7 +52,7 @@ class SchemaNotReady(SentinelError):
 
 def current_revision(connection: psycopg.Connection) -> str | None:
     """The revision the database is at, or None for an empty one."""
-    # Not by to_regclass, which a session may answer from its cache: there was no table when it asked before another's migration.
+    # Not by to_regclass: a session may answer it from a cache that is older than another session's migration.
     if connection.execute(_VERSION_TABLE).fetchone() is None:
         return None
     row = connection.execute("select version_num from public.schema_version").fetchone()
@@ -93,9 +93,9 @@ def _refuse_another_owner(connection: psycopg.Connection) -> None:
 def migrate(url: str) -> tuple[str | None, str]:
     """Bring the database to `HEAD` and apply the grants; returns (revision before, revision after).
 
-    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise, or where
-    the database is of a revision that cannot be upgraded or its schema is another role's, and `EngineUnavailable` when there is no
-    server to ask.
+    Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason when the server
+    refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
+    `EngineUnavailable` when the server cannot be reached.
     """
     address = make_conninfo(**parts_to_connect(url))
     try:
@@ -148,8 +148,8 @@ def alembic_config() -> Config:
 
 
 def _upgrade(connection: psycopg.Connection, run_scripts: Callable[[], None]) -> tuple[str | None, str]:
-    """In the connection's transaction: build what is empty; else run the scripts and replace the functions."""
-    # Not at the start of the connection: a pooler would drop it, or keep it for the next.
+    """Migrate in the connection's transaction: build an empty database, else run the scripts and replace the functions."""
+    # Not as a start-up option: a pooler would drop it, or keep it for the next client.
     connection.execute("set local lock_timeout = '30s'")
     connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
     before = current_revision(connection)
@@ -173,19 +173,19 @@ def schema_text() -> str:
 
 
 def _build(connection: psycopg.Connection) -> None:
-    connection.execute("set local check_function_bodies = off")  # a body may name what a later file makes
+    connection.execute("set local check_function_bodies = off")  # a body may name objects that a later file creates
     connection.execute(schema_text().encode())
     connection.execute("insert into public.schema_version (version_num) values (%s)", [HEAD])
 
 
 def _replace_functions(connection: psycopg.Connection) -> None:
-    """Make the database's functions those of `schema/`: each is replaced, and what stands in no file is dropped.
+    """Make the database's functions those of `schema/`: each is replaced, and a function that is in no file is dropped.
 
     A function whose parameters' names or result changes must be dropped by the migration that comes with the change.
     """
     connection.execute("set local check_function_bodies = off")
     connection.execute("\n".join(FUNCTION.findall(schema_text())).encode())
-    # What this transaction has just replaced carries its id.
+    # The functions that this transaction has just replaced carry its transaction id.
     left = connection.execute(
         "select p.oid::regprocedure::text from pg_proc p where p.xmin <> pg_current_xact_id()::xid"
         " and p.pronamespace in ('sentinel'::regnamespace, 'refunds'::regnamespace, 'orders'::regnamespace)"
@@ -195,7 +195,7 @@ def _replace_functions(connection: psycopg.Connection) -> None:
 
 
 def _ensure_owner(raw: psycopg.Connection) -> None:
-    """The owner must be there before its objects; everything else of `roles.sql` needs the objects first."""
+    """Create the owner role, which must exist before its objects; everything else of `roles.sql` needs the objects first."""
     raw.execute(
         f"do $$ begin if not exists (select from pg_roles where rolname = '{OWNER}') then"
         f" create role {OWNER} nologin; end if; exception when duplicate_object or unique_violation then null; end $$"

@@ -1,10 +1,10 @@
 """Maps database driver errors to retries, `StillDeciding` and `EngineUnavailable`.
 
-Every function of the schema is one transaction that is done once, so one retry on a fresh connection is safe even when the
-lost reply was the one to COMMIT. Where it is idempotent by key the second call finds what the first recorded. What people
-decide is not: there the second call is refused for what the first did, and `act_once` does not tell that refusal.
-`DatabaseClock` is the database's time without a query per decision: refreshed each second, extrapolated by the monotonic
-clock, whatever the process's wall clock says.
+Every function of the schema is one transaction that takes effect once, so one retry on a fresh connection is safe even
+when the lost reply was the one to COMMIT. A function that is idempotent by key returns what the first call recorded.
+Decisions of people are not idempotent: the retry is refused because of what the first call did, and `act_once` raises
+`MayBeRecorded` in place of that refusal. `DatabaseClock` gives the database's time without a query per decision: it is
+refreshed each second and extrapolated by the monotonic clock, whatever the process's wall clock says.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _STILL = "this operation is still being decided; ask again"
 def call_with_retry(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result]) -> Result:
     """Run `call` on a pooled connection; retry a lost connection once, a deadlock up to three times.
 
-    Raises `StillDeciding` when somebody else holds a needed lock longer than the lock timeout, and
-    `EngineUnavailable` for every other failure of the database, and where a lost attempt may be who holds it.
+    Raises `StillDeciding` when another transaction holds a needed lock longer than the lock timeout, and
+    `EngineUnavailable` for every other failure of the database, or when our own lost attempt may hold that lock.
     """
     return call_with_retry_within(pool, lambda connection, _: call(connection), LOCK_WAIT_SECONDS)
 
@@ -43,12 +43,12 @@ def call_with_retry(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result
 def call_with_retry_within(
     pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
 ) -> Result:
-    """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
+    """`call_with_retry` with a `call` that also gets the seconds left to wait for locks: `wait_seconds` less earlier attempts."""
     return _attempted(pool.connection, call, RetriedTransaction(wait_seconds))
 
 
 def call_at_length(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result]) -> Result:
-    """`call_with_retry` for what looks at everything that was ever recorded: each statement has minutes (`Pool.long_transaction`)."""
+    """`call_with_retry` for a `call` that scans everything ever recorded: each statement may take minutes (`Pool.long_transaction`)."""
     return _attempted(
         pool.long_transaction, lambda connection, _: call(connection), RetriedTransaction(LOCK_WAIT_SECONDS)
     )
@@ -68,13 +68,13 @@ def _attempted(
 
 
 class RetriedTransaction:
-    """The attempts at one transaction: what a failure means, and whether it is tried once more."""
+    """The attempts at one transaction: says what a failure means, and whether the transaction is retried."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._until = time.monotonic() + wait_seconds
         self._made = 0
         self.was_lost = False
-        """Whether the connection of an attempt was lost: what was sent on it may be committed."""
+        """Whether the connection of an attempt was lost: the statements sent on it may have been committed."""
 
     @property
     def left_seconds(self) -> float:
@@ -82,10 +82,10 @@ class RetriedTransaction:
         return max(0.0, self._until - time.monotonic())
 
     def failed(self, error: psycopg.Error, *, is_silent: bool = False) -> None:
-        """Return where it is to be tried again: a lost connection once, a deadlock up to three times.
+        """Return if the transaction is to be retried: after a lost connection once, after a deadlock up to three times.
 
-        Raises `StillDeciding` and `EngineUnavailable` as `call_with_retry` says; `is_silent`: our deadline ended the
-        wait on a connection that is no pool's.
+        Otherwise raises `StillDeciding` or `EngineUnavailable` as `call_with_retry` says. `is_silent`: our own deadline
+        ended the wait, on a connection outside the pool.
         """
         self._made += 1
         if isinstance(error, pg.LockNotAvailable):
@@ -107,7 +107,7 @@ class RetriedTransaction:
             self.was_lost = True
 
     def _put_off(self) -> SentinelError:
-        """What a lock in the way means: nothing was done, unless it is a lost attempt that is still being committed."""
+        """The error for a blocked lock: nothing was done, unless a lost attempt holds the lock and may still be committed."""
         if self.was_lost:
             return EngineUnavailable("the connection was lost, and what was sent on it may be committed yet")
         return StillDeciding(_STILL)
@@ -124,9 +124,10 @@ def all_rows(
     *,
     plan_anew: bool = False,
 ) -> list[Row]:
-    """Every row of one statement as `shape`, a dataclass named like the columns. Raises `EngineUnavailable`.
+    """Every row of one statement as `shape`, a dataclass with the columns' names as fields. Raises `EngineUnavailable`.
 
-    `plan_anew`: not prepared, so that the plan fits the values: for searches whose best index depends on what is looked for.
+    `plan_anew`: the statement is not prepared, so that it is planned for the actual values: for searches whose best
+    index depends on the value that is looked for.
     """
 
     def call(connection: Any) -> list[Row]:
@@ -145,10 +146,10 @@ def one_row(pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, A
 def act_once(
     pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, Any], *, is_taken: Callable[[Row], bool]
 ) -> Row:
-    """The one row that answers an act which is refused when it comes again, such as a person's vote.
+    """Run a statement that is refused when it is repeated, such as a person's vote, and return its one row.
 
-    `is_taken`: whether the row says that it was done by this call. Raises `MayBeRecorded` where it does not and a first try was
-    lost, else as `call_with_retry`.
+    `is_taken` says whether the row shows that this call did it. Raises `MayBeRecorded` when the row does not and the
+    first attempt was lost, else as `call_with_retry`.
     """
     attempts = RetriedTransaction(LOCK_WAIT_SECONDS)
 
@@ -165,13 +166,13 @@ def act_once(
 
 
 def changed(pool: Pool, statement: str, fields: Mapping[str, Any]) -> int:
-    """How many rows one changing statement touched."""
+    """Run one changing statement and return how many rows it changed."""
     count: int = call_with_retry(pool, lambda connection: connection.execute(statement, fields).rowcount)
     return count
 
 
 def scalar(pool: Pool, statement: str, fields: Mapping[str, Any] | None = None) -> Any:
-    """The first column of the first row, or None."""
+    """The first column of a statement's first row, or None when there is no row."""
     row = call_with_retry(pool, lambda connection: connection.execute(statement, fields).fetchone())
     return row[0] if row else None
 
@@ -185,7 +186,7 @@ class DatabaseClock:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._heard: tuple[datetime, float] | None = None
-        """Its time, and the monotonic second at which that was so."""
+        """The database's time, and the second of the monotonic clock at which it was read."""
 
     def refresh(self) -> None:
         """Query the database's time. Raises `EngineUnavailable`."""
@@ -195,7 +196,7 @@ class DatabaseClock:
         self._heard = (found[0], (sent + time.monotonic()) / 2)
 
     def __call__(self) -> datetime:
-        """The database's time now. Queries only in a process that never did; raises `EngineUnavailable` then."""
+        """The database's time now. Queries only if this process has not done so yet, and may raise `EngineUnavailable` then."""
         if self._heard is None:
             self.refresh()
         assert self._heard is not None

@@ -1,7 +1,7 @@
 """Checks that a database and role are safe to serve from: at start and in readiness.
 
-Of the server and the role (`safety_faults`), and of the very connection that a program uses (`session_faults`): a pooler in
-between, or a login that may become another, makes the same address something else.
+`safety_faults` checks the server and the role, `session_faults` the very connection that a program uses: a pooler in
+between, or a login that may take another role, is not visible in the address.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ PROTECTING = {
     "orders.reviews": "check_fulfilled check_new_review check_review never_forgotten write_events write_first_events",
     "orders.simulated_shop": "append_only",
 }  # fmt: skip
-"""The triggers of each table: all there are, for each of them keeps something from being rewritten or forgotten."""
+"""All triggers of each table: each of them keeps records from being rewritten, deleted or left incomplete."""
 
-# Those of the schemas that this program may enter must be there and enabled.
+# Names the tables whose triggers are missing or disabled, in the schemas that this program may use.
 TRIGGERS = """
 select coalesce(string_agg(distinct wanted.name, ', ' order by wanted.name), '')
 from unnest(%(tables)s::text[], %(triggers)s::text[]) as wanted(name, trigger)
@@ -83,13 +83,13 @@ PUBLIC_VIEWS = ("sentinel.public_feed", "sentinel.public_proofs", "sentinel.publ
 
 
 class MissingGrant(SentinelError):
-    """The login may not act as a role that the program needs, or the role may not read what it is there to read."""
+    """The login may not act as a role that the program needs, or the role may not read what it needs to read."""
 
     code = "missing-grant"
 
 
 class UnsafeDatabase(SentinelError):
-    """The database is set so that an acknowledged decision could be lost or history rewritten."""
+    """The database is configured so that an acknowledged decision could be lost or history rewritten."""
 
     code = "unsafe-database"
 
@@ -133,9 +133,9 @@ TIME_LIMITS = {
 
 
 def session_faults(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> list[str]:
-    """What is not as meant about this very connection, a line each: whose it is, what it may become, how long it waits.
+    """The faults of this very connection, a line each: its role, what its login may become, its time limits.
 
-    `connections` are those that the program may open; 0 where that is not asked.
+    `connections` is the number of connections that the program may open; 0 skips that check.
     """
     row = connection.execute(SESSION, {"owner": OWNER}).fetchone()
     if row is None:
@@ -189,10 +189,9 @@ WRITABLE = "select not pg_is_in_recovery() and current_setting('transaction_read
 
 
 def database_status(pool: Pool, role: str, *, connections: int = 0) -> DatabaseStatus:
-    """The database status through a pooled connection, in one transaction. Raises `EngineUnavailable`.
+    """The database's status, read through a pooled connection in one transaction. Raises `EngineUnavailable`.
 
-    `connections` as for `session_faults`.
-    A pooler that nobody declared is a fault of a database that answers.
+    `connections` as for `session_faults`. An undeclared pooler is returned as a fault and not raised.
     """
 
     def call(connection: psycopg.Connection[Any]) -> DatabaseStatus:
@@ -223,8 +222,8 @@ def require_safe(connection: psycopg.Connection[Any], role: str, *, connections:
 def require_ready(url: str, role: str, *, connections: int = 0) -> None:
     """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most.
 
-    As `require_schema`, and `UnsafeDatabase`. One that only reads is `EngineUnavailable`, as one that is away: after a failover, or
-    once its disk has room, it writes again, and nobody need start the program anew.
+    Raises as `require_schema`, and `UnsafeDatabase`. A read-only database raises `EngineUnavailable` like an
+    unreachable one: after a failover, or once its disk has room, it is writable again without a restart of the program.
     """
 
     def look(connection: psycopg.Connection[Any]) -> None:
@@ -241,10 +240,10 @@ def require_ready(url: str, role: str, *, connections: int = 0) -> None:
 
 
 def require_schema(url: str, role: str, look: Callable[[psycopg.Connection[Any]], None] = lambda _: None) -> None:
-    """Raise unless the database is reachable as a program's own role and at head; then have `look` see it in the same transaction.
+    """Raise unless the database is reachable as a program's own role and at head; then call `look` in that transaction.
 
-    `InvalidAddress` where the URL is none, `EngineUnavailable` when nobody answers, `SchemaNotReady` when it must be migrated first,
-    `MissingGrant` where its login may not act as the role.
+    Raises `InvalidAddress` for a malformed URL, `EngineUnavailable` when no server answers, `SchemaNotReady` when it
+    must be migrated first, and `MissingGrant` when its login may not act as the role.
     """
     try:
         with open_connection(with_role(url, role)) as connection, connection.transaction():

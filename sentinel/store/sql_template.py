@@ -1,4 +1,4 @@
-"""SQL texts put together from constants of ours, never from what somebody sent: values are always bound."""
+"""SQL texts assembled from constants in our code, never from input: values are always bound."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from psycopg.sql import SQL, Composable, Literal
 
 
 class SqlTemplate:
-    """A constant text with `{part}`s to fill; a brace that is meant is doubled."""
+    """A constant SQL text with `{part}` placeholders; a literal brace is doubled."""
 
     def __init__(self, text: LiteralString) -> None:
         self._text = SQL(text)
 
     def fill(self, **parts: LiteralString | Composable | int) -> str:
-        """The text. A part that is a text is SQL of ours; a number or a `psycopg.sql` object says itself what it is."""
+        """The text with its parts filled in: a `str` as SQL, an `int` as a literal, a `psycopg.sql` object as it renders itself."""
         return self._text.format(**{name: _composable(part) for name, part in parts.items()}).as_string()
 
 

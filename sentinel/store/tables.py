@@ -1,7 +1,8 @@
-"""What lists with filters, order and pages are composed of (SQLAlchemy Core): columns as the schema has them.
+"""Tables and columns for SQLAlchemy Core, from which lists with filters, order and pages are composed.
 
-Only what such a list names: tables are made by the migrations. A test holds each column and its type to the catalog.
-For lists that people look at; a text that is always the same stays a text, and the hot path imports nothing of this.
+Only the columns that such lists use are here; the migrations create the tables. A test compares each column and its
+type with the database's catalog. Meant for lists that people look at: SQL that never changes stays a constant text, and
+the hot path does not import this module.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ LIMIT = bindparam("limit", type_=Integer())
 
 
 def value(name: str, kind: type) -> BindParameter[Any]:
-    """A value given with the call, of the Python type `kind`; `list` is of texts."""
+    """A parameter whose value is given with the call, of the Python type `kind`; `list` means a list of texts."""
     types: dict[type, TypeEngine[Any]] = {uuid.UUID: _ID, str: _TEXT, int: _NUMBER, datetime: _TIME, list: ARRAY(_TEXT)}
     return bindparam(name, type_=types[kind])
 
 
 def sql_text(statement: Select[Any]) -> str:
-    """The text of a statement, its `bindparam`s as `%(name)s`. Raises `ValueError` for a value inside the statement.
+    """The text of a statement, its `bindparam`s as `%(name)s`. Raises `ValueError` when a value is embedded in it.
 
-    Composing takes about a millisecond: keep the text of each combination of filters (`functools.cache`).
+    Composing takes about a millisecond: cache the text of each combination of filters (`functools.cache`).
     """
     compiled = statement.compile(dialect=_DIALECT)
     inside = sorted(name for name, given in compiled.params.items() if given is not None)
