@@ -1,8 +1,8 @@
--- What must hold at every moment, each as a query for what breaks it: no row, or something is broken.
+-- The invariants: each is a query that returns its violations and must return no rows.
 -- Run after every scenario of the tests and by `sentinel doctor`. Read-only; works on a live database.
 -- A block is "-- name: sentence" followed by one query of one text column: the kind and the id of what is damaged, as a
--- person would look it up ("operation 0190…", "order 1001 of shop"). A query that a login may not ask is not checked, and said so; nor is one "with the authority", where
--- the ledger is in this database and the authority's operations are in another.
+-- person would look it up ("operation 0190…", "order 1001 of shop"). A query that the login may not run is reported as not checked; so is
+-- one "with the authority" if the ledger is in this database and the authority's operations are in another.
 
 -- executions_without_start: every execution has a started operation behind it
 -- with the authority
@@ -51,11 +51,11 @@ with legs as (
     coalesce(sum(amount_minor) filter (where override), 0) as override_captured
   from legs group by 1, 2, 3
 )
-select format('budget %s from %s', limit_key, bucket) from sentinel.usage u left join sums s using (tenant_id, limit_key, bucket)
-where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
+select format('budget %s from %s', limit_key, bucket) from sentinel.usage u full join sums s using (tenant_id, limit_key, bucket)
+where (coalesce(u.captured_minor, 0), coalesce(u.override_captured_minor, 0)) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
--- Only keys that come above their cap over all time are looked at window by window.
+-- Only limit keys whose sum over all time exceeds their cap are checked window by window.
 with used as materialized (
   select tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor from sentinel.usage
 ), suspects as materialized (
@@ -76,8 +76,7 @@ where s.reservation = 'held' and (s.permit_id is null or s.status not in ('allow
 select format('once-key %s of operations %s', once_key, string_agg(operation_id::text, ', '))
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
--- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second, or the first was
--- reported as done after a person had said that it was not
+-- done_twice_spelled: what may happen only once is live in one spelling, unless a person was asked or said "not executed" of one
 select format('once-key %s of operations %s', sentinel.once_folded(once_key), string_agg(operation_id::text, ', '))
 from sentinel.operation_states s where once_live and once_key not like '%~'
   and not exists (select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id)
@@ -94,7 +93,7 @@ where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
 -- approval_without_quorum: an approved approval has as many people as it needed
 select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status = 'approved' and a.required_people > (
-  -- Its own votes, and those of the approvals it follows that were about every reason of its.
+  -- Its own votes, and those on the approvals it follows that listed every reason it has.
   with recursive chain as (
     select a.approval_id, a.follows
     union
@@ -200,7 +199,7 @@ where o.digest is distinct from 'sha256:' || encode(sha256(convert_to(o.request,
 select 'operation ' || o.operation_id
 from sentinel.operations o
 cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
-                                then o.request::jsonb end as fields offset 0) r   -- offset 0: read once, not once a field
+                                then o.request::jsonb end as fields offset 0) r   -- offset 0: parsed once, not once per field
 where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currency) is distinct from (
   r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
   (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
@@ -257,7 +256,8 @@ where s.once_key is distinct from o.once_key
   or s.once_key is not null and not s.once_live and (
     s.status in ('pending', 'approved', 'started', 'in_doubt') or s.status = 'allowed' and s.permit_id is not null
     or s.status = 'completed' and s.outcome = 'success' or s.status = 'denied' and s.reason_code = 'handled_by_person')
-  -- What was said not to be executed was freed; who took it since keeps it, though the first turns out to be done.
+  -- The once-key of an operation that was resolved as not executed was freed; an operation that has taken it since keeps it, even if the
+  -- first one turns out to be executed.
   and not exists (select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
                     and e.kind = 'contradiction');
 
@@ -279,8 +279,8 @@ with limits as materialized (
   from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id) join sentinel.decision_terms t using (terms_id)
   where s.permit_id is not null and o.amount_minor is not null and s.reserved_minor is distinct from o.amount_minor
 ), limited as materialized (
-  -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
-  -- conditions only those that ask for the action alone are read here.
+  -- A renewed permit may be under a later policy version than the decision, so a reservation is required only if every known version has
+  -- such a limit. Only limit conditions about the action alone are understood here.
   select k.* from (select distinct policy_id, action, currency from permits) k where not exists (
     select from sentinel.policies p where p.policy_id = k.policy_id and not exists (
       select from limits l where l.policy_digest = p.policy_digest and l.currency = k.currency and (l."when" is null
@@ -299,14 +299,13 @@ select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
 where not exists (select from caps c where c.name = split_part(u.limit_key, '|', 1) and c.cap_minor = u.cap_minor
                     and c.currency = any (string_to_array(u.limit_key, '|')));
 
--- velocity_differs: what a velocity breaker has counted is what was allowed since a person last lifted such a halt, and maybe what was
--- renewed, of operations that were decided before its window, before that lift or before the policy had the breaker
+-- velocity_differs: what a velocity breaker has counted is what was allowed, and maybe renewed, since a person last lifted its halt
 with declared as materialized (
   select p.policy_digest, p.policy_id || '/' || (b.item ->> 'id') as name, b.item ->> 'per' as per, b.item -> 'amount' as amount,
          make_interval(secs => (b.item ->> 'seconds')::integer / 10) as part
   from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as b (item)
 ), lifted as (
-  -- A pause that a kill took the place of was not lifted.
+  -- A pause that was replaced by a kill was not lifted.
   select h.tenant_id, h.scope, h.target, max(h.lifted_at) as at from sentinel.halts h
   where h.lifted_at is not null and not exists (
     select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at)
@@ -315,7 +314,7 @@ with declared as materialized (
 ), counted as (
   select o.tenant_id, d.name || '|' || who.target as breaker_key, date_bin(d.part, e.occurred_at, 'epoch') as bucket,
          coalesce(o.currency, '') as currency, count(*) as most, coalesce(sum(o.amount_minor), 0) as most_minor,
-         -- What was allowed at the moment of a lift itself was before it, or after.
+         -- An operation that was allowed at the very moment of a lift may be before or after it, so it counts only in `most`.
          count(*) filter (where l.at is null or e.occurred_at > l.at) as least,
          coalesce(sum(o.amount_minor) filter (where l.at is null or e.occurred_at > l.at), 0) as least_minor
   from sentinel.events e
@@ -330,11 +329,11 @@ with declared as materialized (
 )
 select format('breaker %s from %s', breaker_key, bucket)
 from sentinel.velocity v full join counted c using (tenant_id, breaker_key, bucket, currency)
--- The housekeeper forgets them after a day.
+-- Housekeeping deletes the counts after a day.
 where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) in (select name from declared)
   and not (coalesce(v.operations, 0) >= coalesce(c.least, 0) and coalesce(v.amount_minor, 0) >= coalesce(c.least_minor, 0)
     and (coalesce(v.operations, 0) <= coalesce(c.most, 0) and coalesce(v.amount_minor, 0) <= coalesce(c.most_minor, 0)
-      -- What is renewed is not written down: an operation that counts nowhere any more may have been.
+      -- Renewals are not recorded here: any operation whose first count is gone may have been renewed and counted again.
       or exists (select from sentinel.operations o join declared d on d.name = split_part(breaker_key, '|', 1)
                  join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
                  join sentinel.decision_terms t on t.terms_id = s.terms_id
@@ -506,7 +505,7 @@ select 'halt ' || h.halt_id from sentinel.halts h
 where not exists (select from said e where e.kind = 'halt_set' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
   or h.lifted_at is not null and not exists (
     select from said e where e.kind = 'halt_lifted' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
-  -- A pause that a kill took the place of was not lifted.
+  -- A pause that was replaced by a kill was not lifted.
   and not exists (select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at));
 
 -- roles_in_evidence: a person's role is the one that was last given by the evidence, where it tells of one

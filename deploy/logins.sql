@@ -1,12 +1,13 @@
--- Lets each program's role log in, with a secret of its own from the environment of psql (15 or newer). After `sentinel migrate`, as the same
--- administrator, and again with another secret to replace one:
+-- Lets each program's role log in with a password of its own from the environment of psql (15 or newer). Run it after `sentinel migrate`,
+-- as the same administrator, and again with another password to replace one:
 --
 --   AUTHORITY_PASSWORD=… WORKER_PASSWORD=… ORDERS_PASSWORD=… CONSOLE_PASSWORD=… PUBLIC_PASSWORD=… EXPORT_PASSWORD=… BOARD_PASSWORD=… psql -f deploy/logins.sql ADDRESS
 --
--- A program that you do not run, or that has a login of your own, needs none: leave its variable out. Letters and digits go into an address as they are (`openssl rand -hex 24`).
+-- A program that you do not run, or that has a login of your own, needs no password: leave its variable out. Use letters and digits, which
+-- need no escaping in a database address (`openssl rand -hex 24`).
 
 \set ON_ERROR_STOP on
--- \getenv leaves a variable as it is where the environment has none.
+-- \getenv leaves a variable unchanged if the environment does not have it.
 \set authority ''
 \getenv authority AUTHORITY_PASSWORD
 \set worker ''

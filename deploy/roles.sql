@@ -2,15 +2,15 @@
 --
 --   sentinel_owner      owns every object; nobody connects as it, migrations SET ROLE to it
 --   sentinel_authority  the authority API: decides and records; no access to customer text
---   sentinel_worker     the refund agent: its ledger; nothing of the authority's
---   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
+--   sentinel_worker     the refund agent: its ledger; no access to the authority's tables
+--   sentinel_orders     order review: reviews, deliveries, effects in the shop; no access to the authority's tables
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
---   sentinel_exporter   the sender of events: reads them, keeps how far each receiver is
---   sentinel_public     the public's listener: confirm cards and their customers' answers; nothing of operators
+--   sentinel_exporter   the sender of events: reads them, stores how far each receiver is
+--   sentinel_public     the public's listener: confirm cards and customers' answers; no access to operators' data
 --   board_reader        the public board: four views, nothing else
 --
--- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
--- `GRANT sentinel_authority TO your_login`; the programs then connect with that login and SET ROLE.
+-- `sentinel migrate` runs this file after each migration; it can be run any number of times. A login of yours can be used for a program
+-- after `GRANT sentinel_authority TO your_login`; the program then connects with that login and does SET ROLE.
 
 do $$
 declare
@@ -20,7 +20,7 @@ begin
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
-      exception when duplicate_object or unique_violation then null;       -- another migration made it meanwhile
+      exception when duplicate_object or unique_violation then null;       -- a concurrent migration created it
       end;
     end if;
   end loop;
@@ -50,12 +50,12 @@ grant update (status, decision, reason_code, once_live, approval_id, permit_id, 
 grant update (limits, buckets, window_seconds, caps, held, captured) on sentinel.budgets to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage_parts to sentinel_authority;
--- An authority can let an approval run out; only the console can decide one.
+-- An authority can expire an approval; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
 grant insert, delete, update (open_permits, open_questions, valid_until) on sentinel.keys_at_limit to sentinel_authority;
 grant update (transaction_id, restart_at, restored_upto) on sentinel.sequencer to sentinel_authority;
--- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
+-- An authority counts what it allowed within minutes, and sets halts by itself; only a person can lift one.
 grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
 grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;
 grant execute on all functions in schema sentinel to sentinel_authority;
@@ -76,7 +76,7 @@ grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant delete on refunds.workers, refunds.process_requests to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
--- Runs with its owner's rights; who may execute it could hang it on a table of its own and write any trail.
+-- Security definer trigger functions: a role that may execute one could attach it to a table of its own and write any trail.
 revoke execute on function refunds.write_ledger_events, refunds.update_order_budgets, refunds.open_order_budgets, refunds.update_order_paid
   from sentinel_worker;
 
@@ -90,7 +90,7 @@ grant update (delivered_at, shipping_fee_minor, item_paid_minor, price_now_minor
 -- console -----------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel, refunds to sentinel_console;
 grant select on all tables in schema sentinel to sentinel_console;
--- The permit token is a bearer slip: the console shows a row, it never carries one.
+-- All columns but the permit token and the contact: the token is a bearer token, and the console only shows rows.
 grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, last_event, event_number, amount_minor, currency, idempotency_key,
   channel, scenario, account_ref, source, order_ref, budget_part, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
@@ -100,16 +100,16 @@ grant select on refunds.orders, refunds.order_budgets, refunds.executions, refun
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.event_rows to sentinel_console;
--- Their own password only; everything else of people and keys goes through the functions of protected_changes.sql.
+-- For a person's change of their own password only; all other changes of people and keys go through the functions of protected_changes.sql.
 grant update (password_hash, password_one_time, password_used_at) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said), delete on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (status, decided_at, decided_by, reason) on sentinel.approvals to sentinel_console;
 grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
--- Withdrawing a question that no worker answered.
+-- To withdraw a request that no worker has answered.
 grant update (finished_at, result) on refunds.process_requests to sentinel_console;
--- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
--- "Not executed" is a person's decision: no program that answers starts can say it or take it back.
+-- Resolving changes an operation's state and its held budget, but the functions never change a permit or set a decision to ALLOW.
+-- "Not executed" is a person's decision: the role of a program that answers starts can neither set it nor take it back.
 grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at, reservation)
   on sentinel.operation_states to sentinel_console;
 grant update (held, captured) on sentinel.budgets to sentinel_console;
@@ -122,7 +122,7 @@ grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, 
   sentinel.settle_slots, sentinel.slots_added, sentinel.is_within_caps, sentinel.policy_of, sentinel.limit_of, sentinel.subject_of,
   sentinel.halt_lock, sentinel.halt_over, sentinel.halted_agent, sentinel.is_requester, sentinel.counted_votes, sentinel.person_of,
   sentinel.asked_in_evidence to sentinel_console;
--- The locks that its own work needs, and no other.
+-- The console may take only the locks that its own work needs.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
 revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
   from sentinel_authority;
@@ -130,11 +130,11 @@ grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sen
   to sentinel_console;
 grant execute on function refunds.default_tenant, refunds.retry_refusal to sentinel_console;
 
--- Who lifts a halt lets counting begin anew.
+-- Lifting a halt deletes the breaker's counts.
 grant delete on sentinel.velocity to sentinel_console;
 grant execute on function sentinel.reset_velocity to sentinel_console;
 
--- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
+-- Figures for the console's first page: it samples them, and deletes samples that are too old for any chart.
 grant insert, delete on sentinel.gauge_samples to sentinel_console;
 
 -- public board --------------------------------------------------------------------------------------------------------
@@ -146,26 +146,27 @@ grant execute on function sentinel.pack_text, sentinel.utc_text to board_reader;
 -- A worker opens cards and sends links, by functions and delivery columns; it cannot answer for a customer.
 revoke execute on function refunds.answer_confirmation from sentinel_worker;
 grant update (delivered_at, delivery_attempts, next_delivery_at, last_delivery_error) on refunds.confirmations to sentinel_worker;
--- The console shows a card and records the answer; where the link went is not its business.
+-- The console shows a card and records the answer; it does not need the contact that the link was sent to.
 grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
   status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_console;
 grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_console;
--- The public's listener does it with a login of its own, which can do nothing else: whoever takes that program over decides nothing.
+-- The public's listener does the same with a login of its own, without operators' rights: an attacker who takes that program over can
+-- decide no approval.
 grant usage on schema refunds, sentinel to sentinel_public;
 grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
   status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_public;
 grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_public;
--- For the board: the names of what it shows, and which actions a policy names.
+-- For the board that the listener serves: the secret of the public ids, and the actions that a policy names.
 grant select on sentinel.public_id_secret to sentinel_public;
 grant select (policy_digest, canonical) on sentinel.policies to sentinel_public;
 
 -- questions to a person ------------------------------------------------------------------------------------------------
--- Where somebody handled it by hand. What a question offers (offers_approve) nobody can change.
+-- Where a person handled it by hand. No role can change what a question offers (offers_approve).
 grant update (handled_reference) on sentinel.approvals to sentinel_console;
 grant update (permit_for_person) on sentinel.operation_states to sentinel_authority;
 
 -- switches ------------------------------------------------------------------------------------------------------------
--- Only operators turn on and record launch-gate reports. An authority may turn off, and says which policies it decides by.
+-- Only operators turn switches on and record launch-gate reports. An authority may turn switches off, and records the policies in force.
 revoke execute on function sentinel.turn_switch_on, sentinel.record_gate_report from sentinel_authority;
 grant insert, delete, update (policy_digest, since) on sentinel.policies_in_force to sentinel_authority;
 grant insert, update (is_on, canary_percent, changed_at, changed_by, reason, proven_after) on sentinel.switches to sentinel_authority, sentinel_console;
@@ -174,26 +175,26 @@ grant execute on function sentinel.turn_switch_on, sentinel.turn_switch_off, sen
   sentinel.gate_report_max_age to sentinel_console;
 
 -- effects in outside systems --------------------------------------------------------------------------------------------
--- A worker records what it is about to do and what became of it; what an effect is, nobody can change or take away.
+-- A worker records what it is about to do and what became of it; no role can change what an effect is, or delete one.
 grant insert on refunds.effects to sentinel_worker;
 grant update (state, system_reference, last_error, claim_epoch, tries, tried_at, next_attempt_at, updated_at, payment_ref)
   on refunds.effects to sentinel_worker;
 grant select on refunds.effects, refunds.effect_transitions to sentinel_console;
 
 -- wrong executions ------------------------------------------------------------------------------------------------------
--- A worker says what it finds, and cannot take it back.
+-- A worker records what it finds, and cannot change or delete it.
 grant insert on refunds.wrong_executions to sentinel_worker;
 grant insert, update (looked_to) on refunds.reconcile_cursors to sentinel_worker;
 grant select on refunds.wrong_executions to sentinel_console;
 
 -- settlement systems afterwards -------------------------------------------------------------------------------------------
--- The intake keeps signed events, the worker looks at the payment and says what it finds; nobody takes it back.
+-- The intake stores signed events; the worker looks the payment up and records what it finds; no role can change or delete a finding.
 grant update (looked_at) on refunds.settlement_events to sentinel_worker;
 grant insert on refunds.settlement_findings to sentinel_worker;
 grant select on refunds.settlement_findings to sentinel_console;
 
 -- order review ----------------------------------------------------------------------------------------------------------
--- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's decision, it cannot change.
+-- The intake records what it is about to do and what became of it. It can change neither the reviewed order nor an analyst's decision.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
 grant execute on function refunds.tenant_label, refunds.record_settlement_event to sentinel_orders;
@@ -212,7 +213,7 @@ grant execute on all functions in schema orders to sentinel_orders;
 revoke execute on function orders.write_events, orders.write_first_events from sentinel_orders; -- as refunds.write_ledger_events
 
 -- order review: analysts ------------------------------------------------------------------------------------------------
--- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
+-- The console sees the state and the signals of orders, but no customer and no start id; it can change them only through one function.
 revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
   orders.record_analyst_decision, orders.request_hold, orders.abandon_fulfilment, orders.refund_is_live, orders.placed_at,
   orders.question_is_refused, orders.hold_unasked, orders.has_live_refund, orders.retry_refund, orders.refund_is_undecided,
@@ -225,7 +226,7 @@ grant select (tenant_id, review_id, source, order_id, amount_minor, currency, st
   decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
   on orders.reviews to sentinel_console;
 grant select on orders.transitions, orders.events, orders.effects, orders.alerts, orders.analyst_decisions, orders.refunds to sentinel_console;
--- For the invariants; what was answered or told in words is not among it.
+-- For the invariants; without the text of answers (response_body) and of requests to the shop (told).
 grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
   to sentinel_console;
 grant select (tenant_id, source, order_id, status, operation_id, done_at) on orders.simulated_shop to sentinel_console;
@@ -245,28 +246,28 @@ grant execute on function sentinel.request_change, sentinel.make_approved_change
 grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
 
 -- requests of the Agent Approval Protocol ----------------------------------------------------------------------------------
--- The authority keeps what a client submitted and what it did with it; people see the agent's own words beside what is asked.
+-- The authority stores what a client submitted and what it did with it; operators see the agent's own words beside the question.
 grant insert on sentinel.aap_requests to sentinel_authority;
 grant update (operation_id, cancelled_at, consume_key, consumed_at, decided_at, expires_at, outcome, outcome_note, reported_at)
   on sentinel.aap_requests to sentinel_authority;
 grant select (tenant_id, operation_id, reasoning, created_at) on sentinel.aap_requests to sentinel_console;
 
 -- keys: when each was last used ------------------------------------------------------------------------------------------
--- The one thing of a key that an authority writes.
+-- The only column of a key that an authority writes.
 grant update (last_used_at) on sentinel.agent_keys to sentinel_authority;
 
 -- browsers that are known ------------------------------------------------------------------------------------------------
 grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to sentinel_console;
 
 -- identifiers of the public ----------------------------------------------------------------------------------------------
--- The console mints them and keeps what each stands for; what it has kept it cannot change. An authority needs none of it.
+-- The console generates public ids and stores what each stands for, and cannot change that. The authority needs none of these tables.
 revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
 grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
 grant update (position) on sentinel.public_id_marks to sentinel_console;
 
 -- the sender of events -----------------------------------------------------------------------------------------------------
--- It reads what it sends: events, and of an approval what its card asks; no request. It reads events whole, so what people wrote in them too
--- (reasons of votes, halts and switches, evidence of what was in doubt), of which it sends nothing (docs/events.md).
+-- The sender reads what it sends: events, and of an approval what its card shows; no operation's request. It reads whole events, so also
+-- what people wrote in them (reasons of votes, halts and switches, evidence for a resolution), of which it sends nothing (docs/events.md).
 grant usage on schema sentinel to sentinel_exporter;
 grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
   to sentinel_exporter;
@@ -280,15 +281,16 @@ grant update (position, global_position, epoch, lease_until, attempts, first_fai
 grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
 grant execute on function sentinel.open_endpoint, sentinel.keep_served, sentinel.disable_gone_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
--- Who asks for another try of a dead letter, or puts it away; where events go is changed by request_change alone.
+-- For operators who ask for a retry of a dead letter, or discard it; where events are sent is changed through request_change only.
 grant update (resend_asked_at, resend_asked_by, discarded_at, discarded_by, discarded_reason) on sentinel.dead_letters to sentinel_console;
 grant execute on function sentinel.feed_head, sentinel.discard_dead_letters to sentinel_console;
 revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint, sentinel.disable_gone_endpoint,
   sentinel.keep_served, sentinel.discard_dead_letters from sentinel_authority;
 
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
--- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
--- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.
+-- An attacker who takes a role over must not be able to stop the other programs: the role cannot take the authority's advisory locks
+-- (anyone can guess their numbers), cannot store anything in large objects or temporary tables, and opens no more connections than its
+-- program needs.
 do $$
 declare
   fn regprocedure;
@@ -297,7 +299,8 @@ begin
   revoke create on schema public from public;
   for fn in select oid from pg_proc where pronamespace = 'pg_catalog'::regnamespace
       and proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)' loop
-    -- Not where nobody has it: whoever is no superuser is refused there, and elsewhere takes nothing away, as the doctor says.
+    -- Only if `public` has the privilege: otherwise a login that is no superuser would get an error. If `public` has it, such a login's
+    -- revoke has no effect, and the doctor reports it.
     if has_function_privilege('public', fn, 'execute') then
       execute format('revoke execute on function %s from public', fn);
     end if;
@@ -307,9 +310,9 @@ begin
   end loop;
 end $$;
 
--- A program's own pools and something for commands beside it, in all less than the embedded server's 216: whichever role was
--- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays.
--- One of -1 counts as not set and is set again; for no limit set a large number. A login of yours needs its own.
+-- Connection limits: a program's own pools and some connections for commands, in total less than the embedded server's 216. A role that was
+-- taken over leaves the others their connections, also on a server with 100. Set once: a limit that you set with `alter role ... connection
+-- limit` stays. A limit of -1 counts as not set and is set again; for no limit set a large number. A login of yours needs its own limit.
 do $$
 declare
   wanted record;
@@ -319,13 +322,13 @@ begin
                 where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
     begin
       execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
-    exception when internal_error then null;                         -- another migration did it just now
+    exception when internal_error then null;                         -- a concurrent migration set it
     end;
   end loop;
 end $$;
 
--- What a program asks for at the start of a connection stands on its role too: behind a transaction pooler nothing of a start
--- arrives. A login of yours needs the same, and `alter role ... set role = sentinel_...` (docs/settings.md).
+-- The settings that a program sends at the start of a connection are set on its role too, because a transaction pooler does not pass them
+-- on. A login of yours needs the same settings, and `alter role ... set role = sentinel_...` (docs/settings.md).
 do $$
 declare
   program text;
@@ -340,7 +343,7 @@ begin
     loop
       begin
         execute format('alter role %I set %I = %L', program, wanted.name, wanted.meant);
-      exception when internal_error or unique_violation then null;   -- another migration did it just now
+      exception when internal_error or unique_violation then null;   -- a concurrent migration set it
       end;
     end loop;
   end loop;

@@ -86,6 +86,7 @@ SIX = [
 """What was seen then too."""
 
 BEYOND = [
+    Damage("a budget deleted of which nothing is held", "delete from sentinel.budgets where 0 = all (held)", "captured_differs", "account_day"),
     Damage("a value of a body altered", "update sentinel.event_rows set decision = 'DENY' where event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
     Damage("the words that bodies share altered", "update sentinel.decision_terms set pack_template = replace(pack_template, 'hash-only proof', 'signed proof')", "proof_altered", "{paid_event}"),
     Damage("the policy that terms name altered", "update sentinel.decision_terms set policy_digest = 'sha256:' || repeat('0', 64)", "decision_differs", "{paid}"),

@@ -1,7 +1,7 @@
--- The whole schema as it is now, in an order that an empty database takes. `sentinel migrate` reads it; by hand, as the role
--- that is to own it: psql --single-transaction --file all.sql
--- What a file needs of another stands above it: row types, trigger functions, functions of an index or a default. Bodies
--- are not looked into before they run, so they may name what stands below.
+-- The whole current schema, in an order in which it can be created in an empty database. `sentinel migrate` reads it; to load it
+-- by hand, run as the role that is to own it: psql --single-transaction --file all.sql
+-- A file comes after the files whose row types, trigger functions, or functions in an index or default it needs. Function bodies
+-- are not checked before they run, so they may name objects that a later file creates.
 
 set local check_function_bodies = off;
 

@@ -1,5 +1,5 @@
--- How closely the planner looks: `analyze` draws 3,000 rows of a table instead of 30,000 (docs/decisions/0081-small-samples.md). What is
--- asked goes through keys and through indexes of the few rows under way, so a finer picture of the rest would choose no other plan.
+-- Lower statistics targets: `analyze` samples 3,000 rows of a table instead of 30,000 (docs/decisions/0081-small-samples.md). Queries use
+-- keys and partial indexes over the few rows in progress, so finer statistics of the other rows would choose no other plan.
 do $$
 declare
   target record;
@@ -9,7 +9,7 @@ begin
     from pg_class c join pg_attribute a on a.attrelid = c.oid
     where c.relnamespace::regnamespace::text in ('sentinel', 'refunds', 'orders') and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
     union all
-    -- What an index computes has statistics of its own, and the largest target of a table says how many rows are drawn.
+    -- An index on an expression has statistics of its own, and the largest target of a table sets how many rows are sampled.
     select format('alter index %s alter column %s set statistics 10', x.indexrelid::regclass, place)
     from pg_index x join pg_class c on c.oid = x.indrelid cross join generate_series(1, x.indnkeyatts) as place
     where c.relnamespace::regnamespace::text in ('sentinel', 'refunds', 'orders') and c.relkind = 'r' and x.indkey[place - 1] = 0

@@ -1,4 +1,4 @@
--- Which revision the database is at: one row. Kept by alembic where scripts run.
+-- The database's revision: one row. alembic updates it when migration scripts run.
 
 create table public.schema_version (
   version_num varchar(32) not null,

@@ -1,6 +1,6 @@
--- Requests of the Agent Approval Protocol: what a client submitted, which operation that is, and what the client did with it.
+-- Requests of the Agent Approval Protocol: what a client submitted, its operation, and what the client did with it.
 
--- How the request stands is the operation's state; here is only what the operation does not know. One tool call of one client.
+-- One tool call of one client. A request's state is its operation's state; this table has only what the operation does not.
 create table sentinel.aap_requests (
   tenant_id       uuid not null,
   request_id      uuid not null,
@@ -8,14 +8,14 @@ create table sentinel.aap_requests (
   idempotency_key text not null check (length(idempotency_key) <= 255),
   agent_id        text not null,
   submission      text not null,                                           -- the body, as canonical JSON; a repeat must be equal
-  question        text,                                                    -- the operation to ask about, as JSON; null: none is asked about
+  question        text,                                                    -- the operation to ask about, as JSON; null: there is none
   refusal         text,                                                    -- why tools.yaml does not permit the call
-  reasoning       text check (length(reasoning) <= 4000),                  -- the agent's own words: shown, fenced off, to whoever decides
-  operation_id    uuid,                                                    -- once it was asked
+  reasoning       text check (length(reasoning) <= 4000),                  -- the agent's own words: shown, set apart, to people who decide
+  operation_id    uuid,                                                    -- set when the operation was asked
   created_at      timestamptz not null,
   deadline_at     timestamptz not null check (deadline_at > created_at),
   cancelled_at    timestamptz,
-  consume_key     text check (length(consume_key) <= 255),                 -- whoever may start it now
+  consume_key     text check (length(consume_key) <= 255),                 -- the key under which it may be started
   consumed_at     timestamptz,                                             -- when it was started under that key
   decided_at      timestamptz,                                             -- of the approval that was consumed
   expires_at      timestamptz,

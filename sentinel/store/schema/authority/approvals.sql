@@ -1,12 +1,12 @@
--- Approvals: asked for, decided once by the people they need, or run out.
+-- Approvals: requested, decided once by the required number of people, or expired.
 
--- One question to people about one operation, with the terms under which their vote is good.
+-- One question to people about one operation, with the terms under which their votes are valid.
 create table sentinel.approvals (
   tenant_id             uuid not null,
   approval_id           uuid not null,
   operation_id          uuid not null,
-  principal_id          uuid not null,                                     -- who asked
-  requester_operator_id uuid,                                              -- the person answering for the asking key
+  principal_id          uuid not null,                                     -- the principal whose key asked
+  requester_operator_id uuid,                                              -- the owner of the key that asked
   agent_id              text not null,
   action                text not null,
   resource              text not null,
@@ -16,17 +16,17 @@ create table sentinel.approvals (
   reasons               text[] not null,                                   -- the only reasons this approval can lift
   policy_digest         text not null,
   required_role         text not null check (required_role in ('approver', 'admin')),
-  required_people       integer not null check (required_people between 1 and 5), -- how many voices it takes
+  required_people       integer not null check (required_people between 1 and 5), -- how many votes it takes
   status                text not null default 'pending' check (status in ('pending', 'approved', 'rejected', 'expired')),
   created_at            timestamptz not null,
   expires_at            timestamptz not null,                              -- after this moment nobody can decide it
   decided_at            timestamptz,
   decided_by            text,                                              -- the deciding operators' addresses
   reason                text,
-  -- False: a person may reject or handle by hand; approving would let the machine do what it cannot do now.
+  -- False: a person may reject it or handle it by hand; approval is not offered, because it would let the machine do what it cannot do now.
   offers_approve        boolean not null default true,
-  handled_reference     text,                                              -- where it was handled, by whoever handled it
-  -- The approval that was asked before this one, under terms that were not enough any more: its votes are shown with this one.
+  handled_reference     text,                                              -- where it was handled, as the person who did says
+  -- The earlier approval that this one replaces, because its terms were no longer enough: its votes are shown with this one.
   follows               uuid,
   primary key (tenant_id, approval_id),
   constraint decided_has_time check ((status = 'pending') = (decided_at is null)),
@@ -36,36 +36,36 @@ create table sentinel.approvals (
 );
 create index approvals_pending on sentinel.approvals (tenant_id, expires_at) where status = 'pending';
 create index approvals_decided on sentinel.approvals (tenant_id, decided_at) where decided_at is not null;
--- For whoever asked, and for the agent in whose name anybody asked, from a moment on.
+-- Decisions since a moment: for the principal that asked, and for the agent in whose name any key asked.
 create index approvals_decided_of_principal on sentinel.approvals (tenant_id, principal_id, decided_at) where decided_at is not null;
 create index approvals_decided_of_agent on sentinel.approvals (tenant_id, agent_id, decided_at) where decided_at is not null;
--- In the order in which people look at what was decided, by how it was: what a person handled is not shown as rejected.
+-- In the order of the page of decided approvals, by result: a handled approval is not shown as rejected.
 create index approvals_by_status on sentinel.approvals (tenant_id, status, decided_at, approval_id)
   where decided_at is not null and handled_reference is null;
 create index approvals_handled on sentinel.approvals (tenant_id, decided_at, approval_id) where handled_reference is not null;
--- What one agent asked, by how it stands, the newest first.
+-- One agent's approvals by status, for lists with the newest first.
 create index approvals_of_agent on sentinel.approvals (tenant_id, agent_id, status, approval_id);
 create index approvals_operation on sentinel.approvals (operation_id);
--- How many a key has asked that nobody has decided.
+-- How many pending approvals a key has.
 create index approvals_asked on sentinel.approvals (principal_id) where status = 'pending';
 
--- What people said of it, each once. Append-only.
+-- Votes on approvals, one per person. Append-only.
 create table sentinel.approval_votes (
   tenant_id   uuid not null,
   approval_id uuid not null,
   operator_id uuid not null,
   verdict     text not null check (verdict in ('approve', 'reject', 'handled')),
   reason      text not null,
-  via         text not null check (via in ('console', 'local_administrator')), -- the page, or a command on the machine itself
+  via         text not null check (via in ('console', 'local_administrator')), -- the console, or a command on the machine itself
   voted_at    timestamptz not null,
-  primary key (tenant_id, approval_id, operator_id),                       -- one person, one voice
+  primary key (tenant_id, approval_id, operator_id),                       -- one person, one vote
   foreign key (tenant_id, approval_id) references sentinel.approvals
 );
 create trigger append_only before update or delete or truncate on sentinel.approval_votes
   for each statement execute function sentinel.refuse_change();
 
--- One transition, and none without the voices it takes: who cannot vote (the authority) cannot approve either. What does
--- not offer "approve" is never approved, whatever a function says.
+-- Allows one transition, and only with the votes it takes: a role that cannot insert votes (the authority's) cannot approve either. An
+-- approval that does not offer "approve" is never approved, whichever function tries.
 create or replace function sentinel.check_approval() returns trigger language plpgsql as $$
 declare
   wanted text[] := case when new.status = 'approved' then array['approve']
@@ -88,10 +88,11 @@ begin
   return new;
 end $$;
 
--- Who has approved this, each person once (sentinel.person_of): by a vote on it, or on an approval that it follows. A vote counts while its
--- person could still give it: active, in the role that is asked for now, and not become the requester since; a vote given after
--- another person changed the account counts only on what was asked after that. An earlier vote was about the same operation
--- (its key binds the digest), and counts only where it was about every reason that is asked now.
+-- The people who have approved this, each person once (sentinel.person_of): by a vote on it, or on an approval that it follows. A vote
+-- counts while its voter could still give it: the account is active, has the role that is required now, and does not answer for the
+-- requester. A vote given after another person changed the voter's account counts only on an approval created after that change. A vote on
+-- an earlier approval is about the same operation (the key binds the digest), and counts only if that approval listed every reason asked
+-- now.
 create or replace function sentinel.counted_votes(a sentinel.approvals, role_wanted text)
 returns table (operator_id uuid, email text, voted_at timestamptz) language sql stable as $$
   with recursive chain as (
@@ -108,8 +109,8 @@ returns table (operator_id uuid, email text, voted_at timestamptz) language sql 
   order by sentinel.person_of(a.tenant_id, p.operator_id), v.voted_at
 $$;
 
--- Whether an approval is still enough for what the policy asks now: its terms have not become stricter, or those who gave
--- it would be enough under the new ones too. The reasons are compared by who asks.
+-- Whether an approval is still enough for what the policy requires now: the terms have not become stricter, or the people who gave it are
+-- enough under the new terms too. The caller compares the reasons.
 create or replace function sentinel.approval_suffices(a sentinel.approvals, ask sentinel.guard_input) returns boolean
 language plpgsql stable as $$
 begin
@@ -144,14 +145,14 @@ begin
   return true;
 end $$;
 
--- Whether it asks for a second administrator (protected_changes.sql) and not about an agent's operation.
+-- Whether an approval is a request to a second administrator (protected_changes.sql), not a question about an agent's operation.
 create or replace function sentinel.is_protected_change(a sentinel.approvals) returns boolean language sql stable as $$
   select exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
 $$;
 
--- How an event names what was asked. Of an operation by the salted commitment of its decision's pack: events and their hashes leave the
--- house, and from the digest, which has no salt, whoever knows the amount finds account and order numbers by trial. A change's request has
--- identifiers that nobody guesses.
+-- How an event refers to the subject of an approval. For an operation: the salted commitment of its decision's proof pack. Events and their
+-- hashes are published, and the digest has no salt, so anyone who knows the amount could find account and order numbers by trial. A
+-- protected change is named by its digest: its request has identifiers that cannot be guessed.
 create or replace function sentinel.asked_in_evidence(a sentinel.approvals) returns jsonb language sql stable as $$
   select case when sentinel.is_protected_change(a) then jsonb_build_object('digest', a.digest) else jsonb_build_object('operation_digest', (
     select e.body::jsonb ->> 'operation_digest'
@@ -159,15 +160,15 @@ create or replace function sentinel.asked_in_evidence(a sentinel.approvals) retu
     where s.tenant_id = a.tenant_id and s.operation_id = a.operation_id)) end
 $$;
 
--- Whether a person may say of it that it was done elsewhere: not of a change of people or keys, and not of an order under review,
--- which an analyst fulfils, refunds or holds: denied, it would be held in the shop.
+-- Whether a person may mark an approval as handled elsewhere: not a change of people or keys, and not an order under review, which an
+-- analyst fulfils, refunds or holds; "handled" denies the operation, and the order would be held in the shop.
 create or replace function sentinel.may_be_handled(a sentinel.approvals) returns boolean language sql stable as $$
   select not sentinel.is_protected_change(a) and (a.agent_id, a.action) <> ('order-review', 'order.fulfill')
 $$;
 
--- Whether an operator answers for who asked: now, or for the same operation at first or in between; at the time of asking, or by owning,
--- making or rotating any key of the same principal, or one that is bound to the agent, before or since: a proxy asks in the agent's name with
--- a key of its own. Accounts in one person's hands answer together.
+-- Whether an operator answers for a requester of this approval, of the operation, or of any other approval of the operation: as the key's
+-- owner at the time of asking, or because they own, made or rotated, at any time, a key of the same principal or one bound to the agent (a
+-- proxy asks in the agent's name with a key of its own). Accounts controlled by one person (person_of) count as one.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
   with askers as materialized (
     select a.principal_id, a.requester_operator_id
@@ -179,7 +180,7 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
     select requester_operator_id as operator_id from askers
     union
     select hand from sentinel.agent_keys k cross join lateral unnest(k.maker_ids || k.owner_operator_id) as hand
-    -- A change of people or keys was asked by no key, whatever its agent is called.
+    -- A change of people or keys was not requested with a key, whatever its agent_id says.
     where k.tenant_id = a.tenant_id and (k.agent_id = a.agent_id or k.principal_id in (select askers.principal_id from askers))
       and not sentinel.is_protected_change(a)
   )
@@ -188,9 +189,10 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
       and sentinel.person_of(a.tenant_id, operator_id) = sentinel.person_of(a.tenant_id, is_requester.operator))
 $$;
 
+-- Records a vote on an approval and, when it decides the approval, its result.
 -- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
--- outcome: what became of a change of people, keys or receivers that this vote approved: done, or why it was not; null of everything else, and of
--- what is done when its asker collects it.
+-- outcome: for a change of people, keys or receivers that this vote approved: done, or why it was not done; null for everything else, and
+-- for a change that is made when its requester collects it.
 create or replace function sentinel.resolve_approval(
   tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
   elsewhere text default null, third_event uuid default null
@@ -204,7 +206,7 @@ declare
 begin
   select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval;
   if not found then result := 'unknown'; return next; return; end if;
-  -- The state first, as a replay takes them.
+  -- The state's row is locked first, in the same order as in a replay.
   perform from sentinel.operation_states where tenant_id = tenant and operation_id = a.operation_id for update;
   select * into a from sentinel.approvals where tenant_id = tenant and approval_id = approval for update;
   moment := clock_timestamp();
@@ -247,7 +249,7 @@ begin
   update sentinel.operation_states set status = case vote when 'approve' then 'approved' else 'denied' end,
     decision = case vote when 'approve' then decision else 'DENY' end,
     reason_code = case vote when 'approve' then reason_code when 'handled' then 'handled_by_person' else 'approval_rejected' end,
-    -- What a person has done elsewhere is done: no other key may do it again.
+    -- A person has done this elsewhere, so no other key may do it again: the once-key stays held.
     once_live = once_live and vote <> 'reject'
   where tenant_id = tenant and operation_id = a.operation_id and status = 'pending' and approval_id = approval;
   perform sentinel.append_event(tenant, second_event, 'approval_' || result, a.operation_id, a.agent_id, moment,
@@ -259,9 +261,10 @@ begin
   return next;
 end $$;
 
--- By reasons and by the policy's own threshold for two people, because amounts of different currencies do not compare.
--- 1: two people are asked for, somebody is given power, or a reason speaks of fraud or manipulation. 2: several reasons, a limit, a large amount or
--- a repeated attempt. 3: the rest. Within a rank, what runs out first. The page says it in the same words (approvals.html).
+-- The rank of an approval in the queue: by its reasons and by the policy's own threshold for two people, because amounts in different
+-- currencies cannot be compared. 1: two people are required, a person is given power, or a reason points to fraud or manipulation. 2:
+-- several reasons, a limit, a large amount or a repeated attempt. 3: the rest. Within a rank, the earliest expiry comes first. The page
+-- explains it in the same words (approvals.html).
 create or replace function sentinel.risk_rank(required_people integer, reasons text[]) returns integer
 language sql immutable parallel safe as $$ select case
   when required_people > 1 or reasons && array['suspicious_reason', 'account_mismatch', 'blacklisted', 'refunded_before',
@@ -272,7 +275,7 @@ language sql immutable parallel safe as $$ select case
   else 3 end
 $$;
 
--- Whether the caller now asks for a person about something that nobody has lifted: then it must not keep a permit.
+-- Whether the caller now asks for a person about a reason that no approval has lifted: then it must not keep a permit.
 create or replace function sentinel.requires_approval(ask sentinel.guard_input, s sentinel.operation_states)
 returns boolean language plpgsql stable as $$
 begin
@@ -284,6 +287,6 @@ end $$;
 create trigger check_approval before insert or update on sentinel.approvals
   for each row execute function sentinel.check_approval();
 
--- In the order in which people look at what waits.
+-- In the order of the queue of pending approvals.
 create index approvals_queue on sentinel.approvals (sentinel.risk_rank(required_people, reasons), expires_at, approval_id)
   where status = 'pending';

@@ -1,23 +1,23 @@
--- What a batch of questions is made of when it comes from a program: arrays of row types, sent in binary (sentinel/authority/batch_packing.py).
--- What repeats from row to row stands once and is named by its place: from 0, in the order of its array.
+-- The row types of a batch of questions as a program sends it: arrays in binary format (sentinel/authority/batch_packing.py).
+-- A value that repeats from row to row is sent once and referred to by its place: from 0, in the order of its array.
 
--- What many rows of a batch have in common: who asks, what the policy said and its terms.
+-- What many rows of a batch have in common: the requester, the policy's decision and its terms.
 create type sentinel.guard_terms as (
   place integer, tenant_id uuid, principal_id uuid, owner_operator_id uuid, agent_id text, action text, risk_class text, scenario text,
   policy_id text, policy_version text, policy_label text, policy_digest text, currency text,
   verdict text, reason_code text, reasons text[], required_role text, required_people integer, approval_seconds integer,
   permit_seconds integer, hand_out_is_start boolean, approvable boolean, asks_person boolean, bound_agent text,
-  shared integer,                                                          -- whose totals and breakers count; null: none
-  -- The limits that its rows count in, by their places: those of a row (its limit_keys), then the totals, which have these keys.
+  shared integer,                                                          -- which shared totals and breakers count; null: none
+  -- The places of the limits that its rows count in: first those of a row (its limit_keys), then the totals, whose keys are total_keys.
   limit_places integer[], total_keys text[], total_subjects text[],
   pack_template text, request_template text,
   own_keys text[],                                                         -- decision_terms.limit_keys; null: rows have several owners
-  hash bytea,                                                              -- of all that decision_terms says of them
+  hash bytea,                                                              -- of everything that decision_terms stores of them
   terms_id bigint                                                          -- decision_terms; null: not looked up yet
 );
 
--- One question. `terms_place` is the place of its terms; `limit_keys` are those of its limits without totals, `subjects` whom they are
--- about; the rest is as in guard_input.
+-- One question. `terms_place` is the place of its terms, `limit_keys` are the keys of its limits without totals, `subjects` are the
+-- subjects of those limits; the other columns are as in guard_input.
 create type sentinel.guard_row as (
   seq integer, terms_place integer, idempotency_key text, once_key text, operation_id uuid, event_id uuid, second_event_id uuid,
   permit_id uuid, approval_id uuid, amount_minor bigint, elapsed_ms integer, start_id uuid, act_seconds integer,
@@ -27,28 +27,30 @@ create type sentinel.guard_row as (
   trace bytea                                                              -- as event_rows.trace
 );
 
--- A limit as policies declare it, without whose budget it is.
+-- A limit as a policy declares it, without its subject.
 create type sentinel.limit_terms as (
   place integer, "window" text, window_seconds integer, bucket_seconds integer, zone text, cap_minor bigint, verdict text, reason_code text
 );
 
--- An owner's budget under one policy, with a slot for each of its limits that rows name: what all rows of the batch ask of it (what is not
--- denied) and take from it (what is allowed), in minor units. `is_mixed`: rows disagree about a limit's terms, which has a slot for each then.
+-- An owner's budget under one policy, with a slot for each of its limits that rows name: the minor units that all rows of the batch ask of
+-- it (rows that are not denied) and take from it (rows that are allowed). `is_mixed`: rows disagree about a limit's terms; the limit then
+-- has a slot for each of them.
 create type sentinel.budget_sum as (
   tenant_id uuid, subject text, policy_id text, is_mixed boolean, limits text[], limit_places integer[], are_totals boolean[], asked bigint[],
   taken bigint[]
 );
 
--- A limit for which there is not room for all that is asked of it.
+-- A limit that has no room for everything asked of it.
 create type sentinel.tight_limit as (tenant_id uuid, limit_key text, is_total boolean);
 
--- One breaker of the rows that name one of `shared`, and what they add to it in one currency; `all_operations` in every currency.
+-- One breaker of the rows whose `shared` is one of these, and what those rows add to it in one currency; `all_operations` counts those
+-- in every currency.
 create type sentinel.rate_sum as (
   tenant_id uuid, shared integer[], currency text, breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer,
   most_operations integer, most_minor bigint, declared text, is_mixed boolean, operations integer, all_operations integer, amount_minor bigint
 );
 
--- By the places of limits: the part of its window that is being filled, the first part that still counts, the window and the cap.
+-- Indexed by limit place: the current window part, the first part that still counts, the window in seconds and the cap.
 create type sentinel.limit_parts as (buckets timestamptz[], since timestamptz[], seconds integer[], caps bigint[]);
 
 create or replace function sentinel.parts_of(limits sentinel.limit_terms[], moment timestamptz) returns sentinel.limit_parts
@@ -62,7 +64,7 @@ begin
   return p;
 end $$;
 
--- The same of some limits only, in the order of these places.
+-- The entries of these places only, in their order.
 create or replace function sentinel.parts_at(parts sentinel.limit_parts, places integer[]) returns sentinel.limit_parts language plpgsql immutable as $$
 declare
   p sentinel.limit_parts;
@@ -75,7 +77,7 @@ begin
   return p;
 end $$;
 
--- The parts that limits are counted in, by their places.
+-- The window parts of the limits at these places.
 create or replace function sentinel.buckets_at(buckets timestamptz[], places integer[]) returns timestamptz[] language plpgsql immutable as $$
 declare
   found timestamptz[];
@@ -85,7 +87,7 @@ begin
   return found;
 end $$;
 
--- These terms with their numbers in decision_terms; null for what is new. Asked before the locks are taken.
+-- Returns these terms with their terms_id from decision_terms; null for terms that are not stored yet. Called before the locks are taken.
 create or replace function sentinel.known_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql stable as $$
 declare
   one sentinel.guard_terms;
@@ -98,8 +100,8 @@ begin
   return terms;
 end $$;
 
--- The same with what is new put in, under the locks, like all that a decision writes. Nobody waits for anybody here, so who brings new
--- terms holds up nobody who brings the same.
+-- Inserts the terms that have no terms_id yet and returns them all with theirs; called under the locks, like everything a decision writes.
+-- The insert waits for no other transaction, so two that bring the same new terms do not hold each other up.
 create or replace function sentinel.put_in_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql as $$
 declare
   one sentinel.guard_terms;
@@ -118,7 +120,7 @@ begin
   return terms;
 end $$;
 
--- The number of these parts in window_parts, put in where they are new.
+-- The parts_id of these parts in window_parts; inserts them if they are new.
 create or replace function sentinel.number_of_parts(parts timestamptz[]) returns bigint language plpgsql as $$
 declare
   found_id bigint := (select min(w.parts_id) from sentinel.window_parts w where w.buckets = parts);
@@ -127,7 +129,7 @@ begin
   return found_id;
 end $$;
 
--- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.
+-- The rows of a batch except those already recorded as a set (`without`: their seqs), as questions to be decided one by one, in key order.
 create or replace function sentinel.asks_of(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], rates sentinel.rate_sum[], without integer[]
 ) returns sentinel.guard_input[] language plpgsql as $$

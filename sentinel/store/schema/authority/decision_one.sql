@@ -1,8 +1,8 @@
--- The plain decision of a batch of one, in plain statements: they are much cheaper to begin than those of a set.
+-- The plain decision of a batch of one row, in simple statements: their start-up cost is much lower than that of the set statements.
 
--- Holds an amount in every slot of one owner's budget, where they are the slots that are asked, in the parts of now, and the amount fits
--- beside what they have and what earlier parts of their windows have (older). False, and nothing written, where that is not sure.
--- Under the lock of the owner's budgets.
+-- Holds an amount in every slot of one owner's budget. Only if the row has exactly the slots asked for, their window parts are the current
+-- ones, and the amount fits each cap beside what the slot has and what earlier parts of its window have (`older`). Otherwise returns false
+-- and writes nothing. The caller holds the lock of the owner's budgets.
 create or replace function sentinel.hold_slots(
   tenant uuid, owner text, policy text, names text[], parts timestamptz[], seconds integer[], most bigint[], older bigint[], taken bigint[]
 ) returns boolean language plpgsql as $$
@@ -20,16 +20,17 @@ begin
   return true;
 end $$;
 
--- The same for all that one row takes, owner by owner, as hold_sums would. Where it is false, something may be written: the caller undoes it.
+-- Holds everything that one row takes, owner by owner, with the same result as hold_sums. When it returns false, part of it may have been
+-- written: the caller rolls it back.
 create or replace function sentinel.hold_alone(
   sums sentinel.budget_sum[], limits sentinel.limit_terms[], buckets timestamptz[], moment timestamptz
 ) returns boolean language plpgsql as $$
 declare
   k sentinel.budget_sum;
   l sentinel.limit_terms;
-  keys text[];                                                             -- of all slots whose windows roll, with the first part that counts
+  keys text[];                                                             -- slots with a rolling window; `since`: first part that counts
   since timestamptz[];
-  older bigint[];                                                          -- what earlier parts of those have
+  older bigint[];                                                          -- amount used in the earlier parts of those
   place integer := 0;
   parts timestamptz[];
   seconds integer[];
@@ -64,8 +65,8 @@ begin
   return true;
 end $$;
 
--- Counts one row that is allowed against the breakers of who asks; false where it would pass one. Under the breakers' locks, so that
--- what is there is all there is, and nobody else puts in.
+-- Counts one allowed row against its requester's breakers; returns false when it would pass one. The caller holds the breakers' locks, so
+-- the counts read here are complete and no other transaction adds to them.
 create or replace function sentinel.count_alone(rates sentinel.rate_sum[], moment timestamptz) returns boolean language plpgsql as $$
 declare
   b sentinel.rate_sum;
@@ -90,8 +91,9 @@ begin
   return true;
 end $$;
 
--- Records one new permission that nothing stands against, and answers it. What it leaves is the same as record_batch would. Null for
--- everything else; then something may be written and locked, and the caller, who holds the halt lock, undoes it.
+-- Records one new ALLOW that no halt, once-key, limit, breaker or permit limit is against, and returns its answer; the rows are the same as
+-- record_batch would write. Returns null in every other case; rows may then be written and locks taken, and the caller, who holds the
+-- halt lock, rolls them back.
 create or replace function sentinel.record_one(
   t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.budget_sum[], rates sentinel.rate_sum[],
   began timestamptz, patience_ms integer

@@ -1,6 +1,6 @@
 -- Decisions recorded as one set: every table is written once for all of them (docs/decisions/0039-decisions-as-a-set.md).
 
--- Whether a breaker of who asks is too tight for all of the batch.
+-- Whether a breaker has too little room for all rows of the batch together, or the rows disagree about its terms.
 create or replace function sentinel.is_rate_tight(rates sentinel.rate_sum[], moment timestamptz) returns boolean language plpgsql as $$
 begin
   return exists (
@@ -12,7 +12,7 @@ begin
     where r.is_mixed or v.operations + r.all_operations > r.most_operations or v.minor + r.amount_minor > r.most_minor);
 end $$;
 
--- Counts what is allowed of a batch against the breakers of who asks.
+-- Counts the allowed rows of a batch against their requesters' breakers.
 create or replace function sentinel.count_rates(rates sentinel.rate_sum[], moment timestamptz) returns void language plpgsql as $$
 declare
   r sentinel.rate_sum;
@@ -27,8 +27,8 @@ begin
   end loop;
 end $$;
 
--- Those limits of these sums for which there is not room for all that is asked, or whose terms rows disagree about. Under the locks of the
--- budgets. Parts that a slot has left behind are older than the slot's: they count in a rolling window, and where the clock went back.
+-- The limits of these sums that have no room for everything asked of them, or about whose terms the rows disagree. The caller holds the
+-- locks of the budgets. Parts in usage_parts, which a slot has left behind, are read for a rolling window, and when the clock went back.
 create or replace function sentinel.tight_sums(sums sentinel.budget_sum[], parts sentinel.limit_parts) returns sentinel.tight_limit[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -49,10 +49,10 @@ begin
       > parts.caps[leg.place + 1]);
 end $$;
 
--- Adds what is taken to each limit's current part. Under the locks of the budgets: nobody else puts in or moves these rows. Each is
--- looked up by its key and then taken from its place, because a join may read all that is there. One that moved meanwhile is an error.
--- A row whose slots are others, or whose parts are over, is brought up to date limit by limit (`late`, which is counted because a
--- part of a statement that nobody reads is not run).
+-- Adds the amounts taken to each limit's current part. The caller holds the locks of the budgets, so no other transaction inserts or moves
+-- these rows. Each row is looked up by its key and then updated by its ctid, because a join may read the whole table; a row that moved in
+-- between raises deadlock_detected. A row that has other slots, or whose parts are over, is brought up to date limit by limit (`late`,
+-- whose rows are counted because a WITH query that nothing reads is not run).
 create or replace function sentinel.hold_sums(sums sentinel.budget_sum[], parts sentinel.limit_parts) returns void language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -85,8 +85,8 @@ begin
   if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
 
--- All rows of a batch (their seqs) where every one is plain (as plain_rows says), else null: a look that costs little, because
--- it asks of all rows together what plain_rows asks of each. The caller holds the locks of locks_of_batch.
+-- The seqs of all rows of a batch if every one is plain as plain_rows defines it, else null. This check is cheap, because it asks once for
+-- all rows what plain_rows asks for each. The caller holds the locks of locks_of_batch.
 create or replace function sentinel.all_plain(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
   at_limit uuid[], moment timestamptz
@@ -102,7 +102,7 @@ begin
   if cardinality(sums) > 0 and cardinality(sentinel.tight_sums(sums, parts)) > 0 then return null; end if;
   return (
     select case when bool_and(
-        -- Asked for each row by itself (offset 0): a join would read all that is there.
+        -- A subquery for each row (offset 0): a join would read the whole table.
         not exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = r.tenant_id offset 0)
         and (r.once_key is null or not exists (
           select from sentinel.operation_states s
@@ -113,11 +113,11 @@ begin
     from unnest(batch) as r);
 end $$;
 
--- Which rows of a batch are plain (their seqs): new rows whose order cannot matter. What is counted against a limit or a breaker is the
--- whole batch, as if every row took its amount: where that fits, no row's decision can change another's. A row is not plain where
--- its key is known or asked twice, where a halt covers it, where a limit of its own is too tight for all who ask for it, or where
--- what it may do only once is live or asked twice; none is where a total or a breaker of who asks is too tight. The caller holds the locks of
--- locks_of_batch, so what is read here is all there is.
+-- The seqs of the plain rows of a batch: new rows whose order cannot matter. The whole batch is counted against a limit or a breaker, as
+-- if every row took its amount: if that fits, no row's decision can change another's. A row is not plain if its key is known or occurs
+-- twice, if a halt covers it, if its key is at a permit or question limit, if one of its own limits has no room for all rows that ask for
+-- it, or if its once-key is live or occurs twice. No row is plain if a total or a breaker has no room for the batch. The caller holds the
+-- locks of locks_of_batch, so what is read here is complete.
 create or replace function sentinel.plain_rows(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
   at_limit uuid[], moment timestamptz
@@ -148,7 +148,7 @@ begin
            and (a.tenant_id, a.once) not in (select tenant_id, once from a where once is not null group by 1, 2 having count(*) > 1)));
 end $$;
 
--- The same sums of some rows of the batch only (their seqs).
+-- The same sums with `taken` counted over the chosen rows of the batch only (their seqs).
 create or replace function sentinel.budget_sums_of(
   sums sentinel.budget_sum[], terms sentinel.guard_terms[], batch sentinel.guard_row[], chosen integer[]
 ) returns sentinel.budget_sum[] language plpgsql as $$
@@ -181,7 +181,7 @@ begin
       where r.seq = any(chosen) and t.verdict = 'ALLOW' and t.shared = any(b.shared) and coalesce(t.currency, '') = b.currency) as o);
 end $$;
 
--- The questions to people of a set.
+-- Writes the approvals that the plain rows of a set need.
 create or replace function sentinel.write_approvals(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], plain integer[], moment timestamptz
 ) returns void language plpgsql as $$
@@ -197,8 +197,8 @@ begin
   where t.verdict = 'APPROVAL_REQUIRED' and r.seq = any(plain);
 end $$;
 
--- One or many decisions in one transaction: what is plain as one set, the rest row by row in key order, which is exact.
--- Waits for others' locks for patience_ms in all.
+-- Records one or many decisions in one transaction: the plain rows as one set, the others one by one in key order, which is exact.
+-- Waits at most patience_ms in total for locks that other transactions hold.
 create or replace function sentinel.record_batch(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
   rates sentinel.rate_sum[], patience_ms integer, alone boolean
@@ -209,7 +209,7 @@ declare
   deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
   locks bigint[];
   at_limit uuid[];
-  plain integer[];                                                         -- seqs of what is recorded as a set
+  plain integer[];                                                         -- seqs of the rows recorded as a set
   parts sentinel.limit_parts;
   moment timestamptz;
   decided_text text;
@@ -229,7 +229,7 @@ begin
   parts := sentinel.parts_of(limits, moment);
   if cardinality(batch) = 1 then
     if exists (select from sentinel.operations o where o.idempotency_key = batch[1].idempotency_key and o.tenant_id = batch[1].tenant_id) then
-      plain := '{}';                                                       -- a replay alone: there is nothing more to look at
+      plain := '{}';                                                       -- the only row is a replay: nothing else to check
     end if;
   end if;
   if plain is null then plain := sentinel.all_plain(terms, batch, sums, rates, parts, at_limit, moment); end if;
@@ -249,7 +249,7 @@ begin
     decided_text := sentinel.utc_text(moment);
     took_ms := ceil(extract(epoch from moment - began) * 1000);
     return query
-    -- What is allowed takes its amount of each limit, in the part of the window that is being filled.
+    -- An allowed row takes its amount from each of its limits, in the current window part.
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
              case when t.verdict = 'ALLOW' and t.limit_places <> '{}' then
@@ -279,7 +279,7 @@ begin
                sentinel.pack_text(t.pack_template, r.amount_value, decided_text, t.verdict, r.facts_commitment, r.elapsed_ms + took_ms,
                  r.ledger_entry_id, r.operation_commitment, r.event_id, t.reason_code, r.refund_id) as body
         from unnest(batch) as r join common as t on t.place = r.terms_place
-        where r.seq = any(plain) offset 0) as d                            -- offset 0: a body is put together once
+        where r.seq = any(plain) offset 0) as d                            -- offset 0: a body is built once
     ), write_operations as (
       insert into sentinel.operation_rows
         (tenant_id, operation_id, principal_id, created_at, terms_id, amount_minor, idempotency_key, resource, digest, params, request, salt,
@@ -326,7 +326,7 @@ begin
   return query select * from sentinel.record_rows(asks, began);
 end $$;
 
--- What is read behind a lock must be what its last holder left.
+-- Raises unless the transaction is READ COMMITTED: what is read after taking a lock must be what its last holder committed.
 create or replace function sentinel.require_read_committed() returns void language plpgsql as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -334,10 +334,10 @@ begin
   end if;
 end $$;
 
--- One decision in plain statements where that is enough; else all of that is undone, its locks too but for the halt lock, and it is a batch.
--- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, this ends with the SQLSTATE SNTRP, and the
--- caller asks record_decisions_alone.
--- The settings are for all that is called from here: the plans must not depend on how much there was when they were made.
+-- Records decisions beside other transactions that decide. A single row is tried with record_one; if that is not enough, everything it did
+-- is rolled back, its locks too except the halt lock, and the row is recorded as a batch. When a decision trips a breaker and so must set
+-- a halt, this raises SQLSTATE SNTRP, and the caller calls record_decisions_alone.
+-- The settings apply to every function called from here: a plan must not depend on the table sizes at the time it was made.
 create or replace function sentinel.record_decisions(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
   rates sentinel.rate_sum[], patience_ms integer default 2000
@@ -350,7 +350,8 @@ begin
   perform sentinel.require_read_committed();
   terms := sentinel.known_terms(terms);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
-    -- Not in the block: what is undone has a place in the log by then, and whoever waits for this lock alone would come in between.
+    -- Outside the block below, whose rollback would release the lock: by then this transaction has its place in the log, and one that waits
+    -- to hold the lock alone would come in between.
     if patience_ms < 1900 then perform sentinel.wait_until(began + make_interval(secs => patience_ms / 1000.0)); end if;
     perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
     begin
@@ -364,8 +365,8 @@ begin
   return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, false);
 end $$;
 
--- The same with nobody beside it, in a transaction of its own: a halt that it sets comes after all that was under way and before all that
--- comes later, in time and, because nothing was written before, in the log.
+-- The same while no other transaction decides or starts, in a transaction of its own. A halt that it sets comes after everything that was
+-- in progress and before everything later, in time and, because this transaction wrote nothing before, in the log.
 create or replace function sentinel.record_decisions_alone(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
   rates sentinel.rate_sum[], patience_ms integer default 2000

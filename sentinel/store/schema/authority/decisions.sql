@@ -1,6 +1,6 @@
--- Decisions: recorded once per idempotency key; replays.sql answers whoever asks again.
+-- Decisions: recorded once per idempotency key; replays.sql answers a repeated guard.
 
--- What one new operation came to: the answer, and the rows that are still to be written.
+-- The result of deciding one new operation: the answer, and the rows that are still to be written.
 create type sentinel.decided as (
   answer sentinel.guard_output, event sentinel.event_rows, state sentinel.operation_states, start sentinel.events
 );
@@ -10,7 +10,8 @@ create or replace function sentinel.stricter(one text, other text) returns text 
          else 'ALLOW' end
 $$;
 
--- The row with what it shares with others: its totals among its limits, and its breakers. To be asked alone.
+-- Returns the row with the values that it shares with other rows of its batch filled in, so that it can be decided alone: the shared
+-- totals are appended to its limits, and the shared breakers are set.
 create or replace function sentinel.with_shared(ask sentinel.guard_input, shared_sets jsonb) returns sentinel.guard_input language plpgsql immutable as $$
 begin
   if ask.shared is not null then
@@ -20,7 +21,7 @@ begin
   return ask;
 end $$;
 
--- A question without effect: the same halts, once-keys and limits as record_decisions, nothing written.
+-- A dry run of one decision: checks the same halts, once-keys, limits and breakers as record_decisions and writes nothing.
 create or replace function sentinel.peek_decision(ask_json jsonb, shared_sets jsonb) returns table (decision text, reason_code text) language plpgsql stable as $$
 declare
   ask sentinel.guard_input := sentinel.with_shared(jsonb_populate_record(null::sentinel.guard_input, ask_json), shared_sets);
@@ -50,14 +51,14 @@ begin
   return next;
 end $$;
 
--- Many questions at once; they do not see each other.
+-- Dry runs of many decisions; each is computed as if the others had not been asked.
 create or replace function sentinel.peek_decisions(batch jsonb) returns table (seq integer, decision text, reason_code text)
 language sql stable as $$
   select (question ->> 'seq')::integer, p.decision, p.reason_code
   from jsonb_array_elements(batch -> 'rows') as question cross join lateral sentinel.peek_decision(question, batch -> 'shared') as p
 $$;
 
--- What a pack's facts_commitment commits to: sentinel/core/proof.py has the same words.
+-- The facts_commitment of a proof pack; sentinel/core/proof.py hashes the same text.
 create or replace function sentinel.facts_commitment(salt bytea, request text, basis text, tightened text[]) returns bytea
 language sql immutable parallel safe as $$
   select sha256(convert_to('sentinel/facts', 'UTF8') || '\x00'::bytea || salt || convert_to(
@@ -65,8 +66,8 @@ language sql immutable parallel safe as $$
     || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8'))
 $$;
 
--- One new operation: what it holds and puts to people is written here, its own rows by write_decisions. Where it would be
--- one more permit or question of a key that has too many of them open, an answer that says so, and nothing is written.
+-- Decides one new operation. Its reservation, velocity counts, approval or breaker halt are written here, its own rows by write_decisions.
+-- When its key already has too many open permits or pending questions, returns too_many_open or too_many_questions and writes nothing.
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
 returns sentinel.decided language plpgsql as $$
 declare
@@ -79,7 +80,7 @@ declare
   allowed boolean;
   halted boolean;
   held_as text;
-  tightened text[] := '{}';                                                -- ids of what fired here, besides the policy's rules
+  tightened text[] := '{}';                                                -- ids of the limits and checks that tightened it here
   passed sentinel.breaker_ask;
   s sentinel.operation_states;
   e sentinel.event_rows;
@@ -93,7 +94,8 @@ begin
       where other.tenant_id = ask.tenant_id and sentinel.once_folded(other.once_key) = sentinel.once_folded(ask.once_key) and other.once_live) then
     held_as := sentinel.once_held(ask.tenant_id, ask.once_key, ask.operation_id);
   end if;
-  -- Who asks for a person gets one, halted or not: the halt is one more reason, and stops the permit until it is lifted.
+  -- A request that asks for a person gets an approval even under a halt: the halt is one more reason, and no permit is given while it is
+  -- in force.
   if halted and (verdict = 'DENY' or not coalesce(ask.asks_person, false)) then
     verdict := 'DENY'; code := 'halted'; why := array_prepend('halted'::text, array_remove(why, 'halted'));
     tightened := '{halted}';
@@ -133,7 +135,7 @@ begin
     when allowed and sentinel.leaves_permit_out(ask) and sentinel.is_at_permit_limit(ask.principal_id, moment) then 'too_many_open'
     when verdict = 'APPROVAL_REQUIRED' and sentinel.is_at_question_limit(ask.principal_id, moment) then 'too_many_questions' end;
   if refused.result is not null then
-    -- Nothing was written, counted or held yet: that is for what is allowed.
+    -- Nothing of this operation has been written, counted or held yet; counting and holding are only for an allowed operation.
     refused.seq := ask.seq;
     return row(refused, null, null, null)::sentinel.decided;
   end if;
@@ -189,7 +191,7 @@ begin
     e, s, started)::sentinel.decided;
 end $$;
 
--- The new rows of what was decided row by row; `asks` are the questions that `states` answer, in any order.
+-- Writes the rows of new operations that were decided row by row; `asks` are the questions that `states` answer, in any order.
 create or replace function sentinel.write_decisions(
   asks sentinel.guard_input[], events sentinel.event_rows[], starts sentinel.events[], states sentinel.operation_states[], began timestamptz
 ) returns void language plpgsql as $$
@@ -217,8 +219,9 @@ begin
   from unnest(states) as s;
 end $$;
 
--- These questions one by one, in the order in which they stand: that of their keys. What is decided is written in one go where
--- the next question cannot look for it. The caller holds the locks of the batch.
+-- Decides these questions one by one, in array order, which is that of their idempotency keys. Decisions are collected and written
+-- together; they are written earlier only when the next question could look for them: it has a known or the same key, or the same
+-- once-key. The caller holds the locks of the batch.
 create or replace function sentinel.record_rows(asks sentinel.guard_input[], began timestamptz)
 returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -1,28 +1,29 @@
--- Where events go: the receivers of a tenant's events, how far each is in the feed, and what could not be delivered.
+-- Where events are sent: the receivers of a tenant's events, how far each is in the feed, and the events that could not be delivered.
 
--- A receiver. `position` and `global_position` are its cursor: each event up to them is delivered, not asked for, or a dead letter.
+-- A receiver. `position` and `global_position` are its cursor: every event up to them was delivered, is of a type that the receiver does
+-- not get, or is a dead letter.
 -- Signing secrets are not here: the sender derives them from its own setting (sentinel/export/signing_secrets.py).
 create table sentinel.event_endpoints (
   tenant_id        uuid not null references sentinel.tenants,
   endpoint_id      uuid not null,
   kind             text not null check (kind in ('webhook', 'decision_log', 'slack', 'mail')),
-  url              text check (length(url) <= 2000),                       -- of a webhook; the others' addresses are the sender's settings
-  event_types      text[] not null default '{}',                           -- what is sent; empty: every type
-  secret_number    integer not null default 1 check (secret_number > 0),   -- of the signing secret; a rotation counts up
-  old_secret_until timestamptz,                                            -- until then the secret before it signs too
+  url              text check (length(url) <= 2000),                       -- of a webhook; other addresses are settings of the sender
+  event_types      text[] not null default '{}',                           -- the types that are sent; empty: all
+  secret_number    integer not null default 1 check (secret_number > 0),   -- of the signing secret; each rotation adds 1
+  old_secret_until timestamptz,                                            -- until then the previous secret signs too
   position         bigint not null,                                        -- in the tenant's feed
-  global_position  bigint not null,                                        -- in the feed of what concerns every tenant
-  epoch            integer not null default 0,                             -- of the sender's claim: who has an earlier one moves nothing
+  global_position  bigint not null,                                        -- in the feed of events that concern all tenants
+  epoch            integer not null default 0,                             -- of the sender's claim; writes of an earlier one are refused
   lease_until      timestamptz not null default clock_timestamp(),
-  attempts         integer not null default 0,                             -- in vain, of the event behind the cursor
+  attempts         integer not null default 0,                             -- failed deliveries of the next event
   first_failed_at  timestamptz,
   next_attempt_at  timestamptz not null default clock_timestamp(),
   last_error       text check (length(last_error) <= 200),
   delivered_at     timestamptz,                                            -- of the latest delivery
   disabled_at      timestamptz,
-  disabled_reason  text check (disabled_reason in ('administrator', 'gone', 'setting')), -- gone: it answered 410; setting: no sender has its address
+  disabled_reason  text check (disabled_reason in ('administrator', 'gone', 'setting')), -- gone: it answered 410; setting: no sender has it
   created_at       timestamptz not null default clock_timestamp(),
-  served_at        timestamptz not null default clock_timestamp(),         -- when a sender last had its address, where that is a setting
+  served_at        timestamptz not null default clock_timestamp(),         -- when a sender last had its address as a setting
   primary key (tenant_id, endpoint_id),
   constraint event_endpoints_address check ((kind = 'webhook') = (url is not null)),
   constraint event_endpoints_disabled check ((disabled_at is null) = (disabled_reason is null)),
@@ -30,21 +31,21 @@ create table sentinel.event_endpoints (
 ) with (fillfactor = 50);
 create unique index event_endpoints_of_settings on sentinel.event_endpoints (kind, tenant_id) where kind <> 'webhook';
 
--- An event that its receiver did not take within the time allowed. The cursor is past it; a person may have it sent again, or put it away.
+-- An event that its receiver did not accept within the time allowed. The cursor is past it; a person may have it sent again, or discard it.
 create table sentinel.dead_letters (
   tenant_id       uuid not null,
   endpoint_id     uuid not null,
   event_id        uuid not null,
-  feed_tenant_id  uuid not null,                                           -- whose feed the position is in: the tenant's, or the nil uuid
+  feed_tenant_id  uuid not null,                                           -- the feed of the position: the tenant's, or the nil uuid
   position        bigint not null,
   attempts        integer not null,
   last_error      text not null check (length(last_error) <= 200),
   died_at         timestamptz not null default clock_timestamp(),
-  resend_asked_at timestamptz,                                             -- null: nobody asks for another try now
+  resend_asked_at timestamptz,                                             -- null: no retry is requested
   resend_asked_by text,
-  lease_until     timestamptz not null default clock_timestamp(),          -- of the try that somebody asked for
+  lease_until     timestamptz not null default clock_timestamp(),          -- of the requested retry
   delivered_at    timestamptz,
-  discarded_at    timestamptz,                                             -- by a person: it is delivered no more
+  discarded_at    timestamptz,                                             -- by a person: it is not delivered any more
   discarded_by     text,
   discarded_reason text check (length(discarded_reason) <= 500),
   primary key (tenant_id, endpoint_id, event_id),
@@ -57,7 +58,7 @@ create table sentinel.dead_letters (
 create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null and discarded_at is null;
 create index dead_letters_asked on sentinel.dead_letters (resend_asked_at) where resend_asked_at is not null;
 
--- The end of a feed now: where a new receiver begins.
+-- The current end of a feed: where a new receiver starts.
 create or replace function sentinel.feed_head(tenant uuid) returns bigint language sql stable as $$
   select coalesce((select h.position from sentinel.feed_heads h where h.tenant_id = tenant), 0)
 $$;
@@ -67,7 +68,7 @@ create or replace function sentinel.endpoint_facts(e sentinel.event_endpoints, w
     'secret_number', e.secret_number)
 $$;
 
--- Keeps a new receiver, which gets what comes from now on. Answers done, or endpoint_known for an id that is taken.
+-- Inserts a new receiver, which gets events from now on. Returns done, or endpoint_known if the id exists already.
 create or replace function sentinel.add_endpoint(tenant uuid, p jsonb, who text, event uuid) returns text language plpgsql as $$
 declare
   e sentinel.event_endpoints;
@@ -82,7 +83,7 @@ begin
   return 'done';
 end $$;
 
--- Enables, disables or rotates the secret of a webhook. Enabled again it goes on where it stopped. Answers done, unknown, or same.
+-- Enables or disables a webhook, or rotates its secret. An enabled one continues where it stopped. Returns done, unknown or same.
 create or replace function sentinel.change_endpoint(tenant uuid, act text, p jsonb, who text, event uuid) returns text language plpgsql as $$
 declare
   e sentinel.event_endpoints;
@@ -110,8 +111,8 @@ begin
   return 'done';
 end $$;
 
--- A webhook answered that it is gone for good (410): nothing is sent to it until an administrator enables it. With its owner's rights: the
--- sender writes no evidence of its own. False where it is disabled already.
+-- Disables a webhook that answered 410 (gone): nothing is sent to it until an administrator enables it. Security definer, because the
+-- sender's role cannot write events. Returns false if it is disabled already.
 create or replace function sentinel.disable_gone_endpoint(tenant uuid, endpoint uuid, event uuid) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -126,8 +127,8 @@ begin
   return true;
 end $$;
 
--- Discards a receiver's dead letters, one or (null) all that are open: they are delivered no more, as `who` says, and why.
--- Answers how many, and an event says it.
+-- Discards one of a receiver's dead letters or, with `letter` null, all open ones: they are not delivered any more. `who` and `why` are
+-- stored. Returns how many, and appends one event.
 create or replace function sentinel.discard_dead_letters(tenant uuid, endpoint uuid, letter uuid, who text, why text, event uuid) returns integer
 language plpgsql as $$
 declare
@@ -146,7 +147,8 @@ begin
   return cardinality(letters);
 end $$;
 
--- A receiver whose address is a setting of the sender: made when the sender first runs with it. One that had ended begins anew.
+-- Creates a receiver whose address is a setting of the sender, when the sender first runs with it. One that had ended starts again from the
+-- current end of the feed.
 create or replace function sentinel.open_endpoint(tenant uuid, endpoint uuid, endpoint_kind text, types text[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -156,8 +158,9 @@ begin
   perform sentinel.keep_served(tenant, array[endpoint_kind], null);
 end $$;
 
--- A sender has the addresses of these kinds, of the tenant's receivers by setting; one that had ended begins anew. Those that no sender had
--- for so many seconds (null: not looked at) end: nothing is sent to them, nor counted as behind. Answers how many ended.
+-- Records that a sender has the addresses (settings) of the tenant's receivers of these kinds; one that had ended starts again from the
+-- current end of the feed. Receivers whose address no sender had for `unserved_seconds` (null: not checked) end: nothing is sent to them,
+-- and they do not count as behind. Returns how many ended.
 create or replace function sentinel.keep_served(tenant uuid, kinds text[], unserved_seconds integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -175,7 +178,7 @@ begin
   return ended;
 end $$;
 
--- What a receiver's row says of it, nobody changes; its state moves as its state may.
+-- Refuses a change of what a receiver is (its kind, url, types); its state may change, but its cursor never goes back.
 create or replace function sentinel.check_endpoint() returns trigger language plpgsql as $$
 begin
   if (new.tenant_id, new.endpoint_id, new.kind, new.url, new.event_types, new.created_at)

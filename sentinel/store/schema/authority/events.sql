@@ -1,44 +1,44 @@
 -- Evidence: append-only events with a canonical body and its hash, and their positions in the feed.
 
--- When something was said, as events write it.
+-- A moment as events write it: UTC with microseconds.
 create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
   $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
 -- Evidence: one row per decision, start, outcome, approval and halt. Append-only. Programs read it as sentinel.events.
--- transaction_id lets the sequencer hand out positions in an order without gaps, outside the hot transaction.
--- A decision's body is not kept but its values, from which pack_text makes the same bytes again.
+-- transaction_id lets the sequencer assign positions without gaps, outside the hot transaction.
+-- Of a decision only the values are stored, not the body; pack_text makes the same bytes from them again.
 create table sentinel.event_rows (
   tenant_id            uuid not null,
   event_id             uuid not null,
-  operation_id         uuid,                                               -- null: about no operation
+  operation_id         uuid,                                               -- null: not about an operation
   occurred_at          timestamptz not null,
   transaction_id       xid8 not null default pg_current_xact_id(),
-  terms_id             bigint,                                             -- decision_terms; null: the body is kept whole
+  terms_id             bigint,                                             -- decision_terms; null: the whole body is stored
   latency_ms           integer,
   kind                 text not null,                                      -- decision, start, outcome, approval_…, halt_…, operator_…
-  agent_id             text,                                               -- null: that of the terms, or none
+  agent_id             text,                                               -- null: the terms' agent, or none
   hash                 bytea not null,                                     -- SHA-256 of the body
-  body                 text,                                               -- canonical JSON (RFC 8785); null: by terms and values
+  body                 text,                                               -- canonical JSON (RFC 8785); null: from terms and values
   facts_commitment     bytea,
   operation_commitment bytea,
   amount_value         text,                                               -- as JSON
   ledger_entry_id      text,
   refund_id            text,
-  decision             text,                                               -- where it is not that of the terms, as reason_code
+  decision             text,                                               -- null: the terms' decision; reason_code likewise
   reason_code          text,
-  trace                bytea,                                              -- trace and span that a guard came from, 16 and 8 bytes; in no hash
+  trace                bytea,                                              -- the guard's trace and span ids, 16 and 8 bytes; in no hash
   primary key (tenant_id, event_id),
   constraint body_is_told check (body is not null or terms_id is not null)
 );
--- The decision is found by the operation's state (decision_event_id), what followed it here.
+-- Finds the events of an operation after its decision, which the operation's state names (decision_event_id).
 create index events_operation on sentinel.event_rows (operation_id) where kind <> 'decision';
 create index events_transaction on sentinel.event_rows (transaction_id);
--- events: the log is read by its key; kinds that come seldom are found without looking through what every operation leaves
+-- The log is read by its key; this index finds rare kinds without reading the events that every operation has.
 create index events_seldom on sentinel.event_rows (event_id) where kind not in ('decision', 'start', 'outcome');
 create trigger append_only before update or delete or truncate on sentinel.event_rows
   for each statement execute function sentinel.refuse_change();
 
--- Events as they are read, each with its body; the hash is "sha256:" and hexadecimal digits.
+-- Events as programs read them, each with its body; the hash is "sha256:" and hexadecimal digits.
 create view sentinel.events as
   select r.tenant_id, r.event_id, r.kind, r.operation_id, coalesce(r.agent_id, t.agent_id) as agent_id,
          coalesce(r.body, sentinel.pack_text(
@@ -47,7 +47,7 @@ create view sentinel.events as
          'sha256:' || encode(r.hash, 'hex') as hash, r.occurred_at, r.transaction_id
   from sentinel.event_rows r left join sentinel.decision_terms t on t.terms_id = r.terms_id;
 
--- Position of each event within its tenant, 1, 2, 3, … : what readers poll and streams resume from.
+-- Position of each event within its tenant, 1, 2, 3, … : readers poll by it, and streams resume from it.
 create table sentinel.feed (
   tenant_id uuid not null,
   position  bigint not null check (position > 0),
@@ -58,23 +58,24 @@ create table sentinel.feed (
 create trigger append_only before update or delete or truncate on sentinel.feed
   for each statement execute function sentinel.refuse_change();
 
--- The last position that was given out, by tenant.
+-- The last position that was assigned, by tenant.
 create table sentinel.feed_heads (
   tenant_id uuid primary key,
   position  bigint not null
 );
 
--- How far the sequencer is: every transaction before this one has its positions.
+-- How far the sequencer is: all events of transactions up to this one have their positions.
 create table sentinel.sequencer (
   only_row       boolean primary key default true check (only_row),
   transaction_id xid8 not null,
-  -- While what was restored into a new cluster is placed: the mark with which it then goes on, and how far that is. Null: nothing is.
+  -- While events restored into a new cluster get positions: the transaction id at which the sequencer continues afterwards, and how far
+  -- that work is. Null: no such work is in progress.
   restart_at     xid8,
   restored_upto  xid8
 );
 insert into sentinel.sequencer (transaction_id) values ('0');
 
--- A UUIDv7 of a moment, for what a caller could not bring an id for.
+-- A UUIDv7 of a moment, for a row whose caller could not generate an id in advance.
 create or replace function sentinel.id_at(moment timestamptz) returns uuid language plpgsql as $$
 declare
   milliseconds text := lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0');
@@ -82,17 +83,17 @@ begin
   return (left(milliseconds, 8) || '-' || right(milliseconds, 4) || '-7' || substr(gen_random_uuid()::text, 16))::uuid;
 end $$;
 
--- PL/pgSQL, because convert_to is not immutable in the catalog: as SQL it would not be inlined, and begins an executor at every call.
+-- PL/pgSQL, because convert_to is not marked immutable: a SQL function would not be inlined and would start an executor at every call.
 create or replace function sentinel.sha256_text(body text) returns text language plpgsql immutable parallel safe as $$
 begin
   return 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
 end $$;
 
--- A hash as it is kept, of one as it is told: "sha256:" and hexadecimal digits.
+-- The stored bytes of a hash that is written as "sha256:" and hexadecimal digits.
 create or replace function sentinel.hash_bytes(hash text) returns bytea language sql immutable parallel safe as
   $$ select decode(substr(hash, 8), 'hex') $$;
 
--- An event's body is canonical JSON: jsonb keeps keys unique, this writes them sorted and without spaces.
+-- Canonical JSON for an event's body: jsonb keeps keys unique; this function writes them sorted and without spaces, and leaves out nulls.
 create or replace function sentinel.canonical(fields jsonb) returns text language sql immutable parallel safe as $$
   select '{' || coalesce(string_agg(to_json(key)::text || ':' || value, ',' order by key collate "C"), '') || '}'
   from (select key, case jsonb_typeof(value) when 'object' then sentinel.canonical(value)
@@ -101,7 +102,7 @@ create or replace function sentinel.canonical(fields jsonb) returns text languag
         from jsonb_each(fields) where jsonb_typeof(value) <> 'null') as members
 $$;
 
--- An event whose body the caller wrote.
+-- Inserts an event whose body the caller wrote; returns the body's hash.
 create or replace function sentinel.append_body(
   tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
 ) returns text language plpgsql as $$
@@ -122,7 +123,7 @@ begin
       'event', event_kind, 'event_id', event, 'occurred_at', sentinel.utc_text(moment), 'operation_id', operation)));
 end $$;
 
--- An event whose body the caller wrote.
+-- An event whose body the caller wrote, as a row that is not inserted yet.
 create or replace function sentinel.event_of(
   tenant uuid, event uuid, event_kind text, operation uuid, agent text, moment timestamptz, body_text text
 ) returns sentinel.events language plpgsql as $$
@@ -136,8 +137,8 @@ begin
   select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, sentinel.hash_bytes(e.hash), e.occurred_at from unnest(events) as e;
 end $$;
 
--- Gives the events of these transactions their positions, behind what has one; how many it went through. What was restored into this
--- cluster has a position already, and may have a transaction that this cluster only now comes to.
+-- Assigns positions to the events of these transactions, after all positions assigned so far; returns how many events it went through.
+-- Events restored into this cluster may have a position already, under a transaction id that this cluster reaches only now.
 create or replace function sentinel.place_events(above xid8, upto xid8) returns integer language plpgsql as $$
 declare
   gone_through integer;
@@ -162,7 +163,7 @@ begin
   return gone_through;
 end $$;
 
--- The last transaction of the next so many events behind `above`, none behind `upto`; null: there is no event.
+-- The transaction of the last of the next `most` events after `above` and up to `upto`; null if there is no event.
 create or replace function sentinel.end_of_portion(above xid8, upto xid8, most integer) returns xid8 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -176,11 +177,11 @@ end $$;
 create or replace function sentinel.transaction_before(following xid8) returns xid8 language sql immutable parallel safe as
   $$ select (following::text::numeric - 1)::text::xid8 $$;
 
--- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped; how many events it
--- went through. Those are `most`, with the rest of the last one's transaction: who gets as many asks again.
--- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again; within one, what was decided
--- earlier comes earlier, and what came with a decision after it: its id was made after the decision's.
--- One sequencer at a time; whoever comes second leaves at once.
+-- Assigns feed positions to events up to the oldest transaction in progress, so that no position appears late or is skipped. Returns how
+-- many events it went through: `most`, and the rest of the last one's transaction; a caller that gets `most` or more calls again.
+-- It takes whole transactions, so that the mark is one number and no event before it is read again. Within a transaction, events are in the
+-- order of their time; an event that came with a decision follows it, because its id was generated after the decision's.
+-- One sequencer runs at a time; a second one returns 0 at once.
 create or replace function sentinel.sequence_events(most integer) returns integer language plpgsql as $$
 declare
   q sentinel.sequencer;
@@ -197,20 +198,20 @@ begin
   return sentinel.place_events(q.transaction_id, last);
 end $$;
 
--- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position yet get theirs
--- once, a portion in each transaction, however many there are; then the mark begins again with this cluster's ids. What is behind that mark
--- comes first, then what no transaction of this cluster can have written yet; what is between them the rounds after this come to.
+-- After a restore into a new cluster, transaction ids start again below the mark. This assigns positions to the restored events that have
+-- none yet, a portion in each transaction; then the mark continues with this cluster's ids (restart_at). First come the events with an id
+-- up to restart_at, then those with an id that this cluster has not reached yet; the ids between them are left to the normal rounds.
 create or replace function sentinel.sequence_restored(most integer) returns integer language plpgsql as $$
 declare
-  -- One for all of it: between two, a transaction could end that neither this nor the next round then looks at.
+  -- One snapshot for the whole call: between two snapshots a transaction could end whose events neither this nor the next round reads.
   present pg_snapshot := pg_current_snapshot();
   newest xid8 := sentinel.transaction_before(pg_snapshot_xmax(present));
   q sentinel.sequencer;
   last xid8;
 begin
   select * into q from sentinel.sequencer;
-  if q.restart_at is null or q.restart_at > newest then                    -- the latter: begun before yet another restore
-    -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
+  if q.restart_at is null or q.restart_at > newest then                    -- the latter: begun before another restore
+    -- Just below the oldest transaction that may still write: its events are left to the normal rounds, earlier ones get positions here.
     q.restart_at := sentinel.transaction_before(pg_snapshot_xmin(present)); q.restored_upto := '0';
   end if;
   if q.restored_upto < q.restart_at then last := sentinel.end_of_portion(q.restored_upto, q.restart_at, most); end if;

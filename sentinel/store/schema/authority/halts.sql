@@ -1,14 +1,14 @@
 -- Halts: the kill switch, and the lock that orders it against decisions and starts.
 
--- In force until it is lifted; one of a scope and target at a time.
+-- A halt is in force until it is lifted; at most one per tenant, scope and target is in force.
 create table sentinel.halts (
   tenant_id   uuid not null,                                               -- the nil uuid for a global halt
   halt_id     uuid not null,
   scope       text not null check (scope in ('global', 'tenant', 'agent', 'action', 'scenario', 'agent_action')),
   target      text not null default '',                                    -- "AGENT ACTION" for one action of one agent: no name has a space
-  level       text not null default 'kill' check (level in ('pause', 'kill')), -- what heartbeats say: wait, or end
+  level       text not null default 'kill' check (level in ('pause', 'kill')), -- what a heartbeat tells the agent: pause: wait, kill: end
   reason      text not null,
-  set_by      text not null,                                               -- a person's address, or what set it
+  set_by      text not null,                                               -- a person's address, or the part of the system that set it
   set_at      timestamptz not null,
   lifted_by   text,
   lifted_at   timestamptz,
@@ -23,7 +23,7 @@ create unique index halts_in_force on sentinel.halts (tenant_id, scope, target) 
 create or replace function sentinel.halt_lock() returns bigint language sql immutable parallel safe as
   $$ select 7305013942711301::bigint $$;
 
--- The first halt in force over this request, or null. PL/pgSQL, like all that the hot path calls: its plans are kept.
+-- A halt in force that covers this request, or null. PL/pgSQL, like everything that the hot path calls, because its plans are cached.
 create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language plpgsql stable as $$
 begin
   return (
@@ -41,7 +41,7 @@ end $$;
 create or replace function sentinel.halted_agent(halt_scope text, halt_target text) returns text language sql immutable parallel safe as
   $$ select case when halt_scope in ('agent', 'agent_action') then split_part(halt_target, ' ', 1) end $$;
 
--- Whether this transaction holds the halt lock alone: nobody decides or starts beside it.
+-- Whether this transaction holds the halt lock exclusively, so that no other transaction decides or starts.
 create or replace function sentinel.holds_halt_lock() returns boolean language sql stable as $$
   select exists (
     select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid() and mode = 'ExclusiveLock' and granted
@@ -49,9 +49,9 @@ create or replace function sentinel.holds_halt_lock() returns boolean language s
       and classid::bigint = sentinel.halt_lock() >> 32 and objid::bigint = sentinel.halt_lock() & 4294967295)
 $$;
 
--- Sets a halt, whoever wants it: a person, a velocity breaker (then with its key) or a contradiction. Where one of the same scope
--- and target is in force it stays, and its id comes back with `already`; but a kill takes the place of a pause, within this
--- transaction, so that there is no moment without a halt. The caller holds the halt lock alone.
+-- Sets a halt for a person, a velocity breaker (then with its key) or a contradiction. If one of the same scope and target is in force, it
+-- stays and its id is returned with `already`; but a kill replaces a pause, within this transaction, so that there is no moment without a
+-- halt. The caller holds the halt lock exclusively.
 create or replace function sentinel.insert_halt(
   owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid, moment timestamptz,
   breaker text default null
@@ -79,7 +79,7 @@ begin
   return next;
 end $$;
 
--- A person's halt.
+-- Sets a halt for a person.
 create or replace function sentinel.set_halt(
   owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid
 ) returns table (halt_id uuid, already boolean) language plpgsql as $$

@@ -1,7 +1,7 @@
--- Housekeeping: what runs out or falls silent by itself.
+-- Housekeeping: periodic expiry of permits and approvals, and putting operations without a report in doubt.
 
--- At most as many of the approvals whose time is over as there are ids for their events, those of each tenant that ran out first; how
--- many. By the index of each tenant's, so that what still waits costs nothing.
+-- Expires approvals whose time is over, at most as many as there are ids for their events, earliest expiry first; returns how many. Goes
+-- through each tenant's pending approvals by their index, so that those with time left cost nothing.
 create or replace function sentinel.expire_due_approvals(event_ids uuid[]) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -11,7 +11,7 @@ declare
   expired integer := 0;
   moment timestamptz := clock_timestamp();
 begin
-  -- Their operations' states, which come first: who holds one is about to decide its approval.
+  -- The operation's state is locked first; a transaction that holds it is about to decide the approval, so it is skipped.
   for due in select a.tenant_id, a.approval_id from sentinel.tenants t cross join lateral (
                select p.tenant_id, p.approval_id, p.operation_id, p.expires_at from sentinel.approvals p
                where p.tenant_id = t.tenant_id and p.status = 'pending' and p.expires_at <= moment order by p.expires_at limit most) as a
@@ -20,7 +20,7 @@ begin
     used := used + 1;
     if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then expired := expired + 1; end if;
   end loop;
-  -- Those of a second administrator have no operation.
+  -- Approvals by a second administrator have no operation.
   for due in select c.tenant_id, c.approval_id from sentinel.tenants t cross join lateral (
                select p.tenant_id, p.approval_id, p.expires_at from sentinel.approvals p
                where p.tenant_id = t.tenant_id and p.status = 'pending' and p.expires_at <= moment order by p.expires_at limit most) as a
@@ -33,8 +33,8 @@ begin
   return expired;
 end $$;
 
--- What time does by itself: permits and approvals run out, silent operations fall in doubt. Small steps, skipping locked rows. Half of
--- the ids are for approvals, half for operations.
+-- One round of housekeeping: releases expired permits, expires approvals, and puts started operations in doubt that were not reported
+-- within report_deadline_seconds. Small steps that skip locked rows. Half of the event ids are for approvals, half for operations.
 create or replace function sentinel.run_housekeeping(report_deadline_seconds integer, event_ids uuid[])
 returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
 declare

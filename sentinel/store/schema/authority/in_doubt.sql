@@ -1,24 +1,24 @@
--- In doubt: what was started and whose outcome nobody knows; a person's answer, and reports that contradict it.
+-- In doubt: operations that were started and whose outcome is unknown; a person's resolution, and reports that contradict it.
 
--- A success that was reported after "not executed": the evidence that one of the two is wrong. Append-only.
+-- A success reported after "not executed" was recorded: the evidence that one of the two is wrong. Append-only.
 create table sentinel.contradictions (
   tenant_id     uuid not null,
   operation_id  uuid not null,
-  event_id      uuid not null,                                             -- its evidence
+  event_id      uuid not null,                                             -- of the event that records it
   report_digest text not null,                                             -- of the report that contradicts
-  halt_id       uuid not null,                                             -- the halt it set, or found in force
-  once_held     boolean not null,                                          -- whether it holds its once-key again
+  halt_id       uuid not null,                                             -- the halt that it set, or that was in force already
+  once_held     boolean not null,                                          -- whether the operation holds its once-key again
   reported_at   timestamptz not null,
   primary key (tenant_id, operation_id)
 );
 create trigger append_only before update or delete or truncate on sentinel.contradictions
   for each statement execute function sentinel.refuse_change();
 
--- A success that is reported after a person said "not executed". One of the two is wrong and the money may have moved, so: it is
--- recorded, the budget and the once-key are held again, the operation is in doubt again, and this action of this agent is
--- halted until a person lifts it. With its owner's rights: no agent's program sets a halt by any other way.
--- The halt lock comes first and keeps every decision and start out; reports and the housekeeper, who hold no halt lock, are kept out of the
--- same budgets by theirs.
+-- Records a success that is reported after a person said "not executed". One of the two is wrong and the money may have moved, so the
+-- budget and the once-key are held again, the operation is in doubt again, and this action of this agent is halted until a person lifts
+-- the halt. Security definer: no agent's program can set a halt in any other way.
+-- The halt lock is taken first and keeps every decision and start out. Reports and housekeeping do not take the halt lock; the locks of
+-- the operation's budgets keep them out of those budgets.
 create or replace function sentinel.record_contradiction(ask sentinel.report_input, halt uuid, halt_event uuid)
 returns sentinel.receipt language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -60,7 +60,7 @@ begin
   return row('contradiction', null, ask.event_id, hash, s.operation_id)::sentinel.receipt;
 end $$;
 
--- Live again under its once-key, unless another holds it by now; false then. True without a once-key: there is none to miss.
+-- Makes an operation hold its once-key again; false if another operation holds it by now. True for an operation without a once-key.
 create or replace function sentinel.restore_once_key(tenant uuid, operation uuid) returns boolean language plpgsql as $$
 begin
   update sentinel.operation_states t set once_live = true
@@ -70,9 +70,9 @@ exception when unique_violation then
   return false;
 end $$;
 
--- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more. `shown` is the
--- `in_doubt_since` of the doubt that the person looked at: a decision that was meant for a doubt before ends no later one. Null ends any doubt;
--- only the "not executed" of a contradiction, the one doubt that can follow on another, must name it.
+-- Records a person's resolution of a doubt. "Not executed" is final, and is possible only when no caller may act under the start any more.
+-- `shown` is the `in_doubt_since` of the doubt that the person looked at, so a decision about an earlier doubt does not end a later one.
+-- Null ends any doubt, except that "not executed" for a contradiction, the only doubt that can follow another, must name it.
 -- result: resolved | unknown | not_in_doubt | changed | still_acting (until `act_until`)
 create or replace function sentinel.resolve_in_doubt(
   tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid, shown timestamptz default null

@@ -1,4 +1,4 @@
--- Limits: budget used per owner, limit and window part, held by permits, captured by reported successes.
+-- Limits: the budget used per owner, limit and window part; permits hold it, reported successes capture it.
 
 -- Whether every slot of a budget is within its cap. Arrays of different lengths are not.
 create or replace function sentinel.is_within_caps(held bigint[], captured bigint[], caps bigint[]) returns boolean language plpgsql immutable parallel safe as $$
@@ -10,24 +10,24 @@ begin
   return true;
 end $$;
 
--- What one owner has used of the limits of one policy: a slot for each limit, with the window part that is being filled. held: reserved
--- by live permits. captured: reported successes. A part that is over stands in usage_parts, with what a person lifted above a cap.
+-- What one owner has used of the limits of one policy: a slot for each limit, with the current window part. held: reserved by live permits.
+-- captured: reported successes. usage_parts has the parts that are over, and amounts that a person approved above a cap.
 create table sentinel.budgets (
   tenant_id      uuid not null,
-  subject        text not null,                                            -- the owner, "acct_1|USD": the end of the limit's key
+  subject        text not null,                                            -- the owner: the end of the limit's key, e.g. "acct_1|USD"
   policy_id      text not null,
   limits         text[] not null,                                          -- a limit's key is "policy/limit|owner"
-  buckets        timestamptz[] not null,                                   -- start of the day, month or slice
+  buckets        timestamptz[] not null,                                   -- start of the current day, month or slice
   window_seconds integer[] not null,                                       -- 0 for a calendar window
-  caps           bigint[] not null,                                        -- as the policy said when it last was asked
+  caps           bigint[] not null,                                        -- as the policy said at the latest reservation
   held           bigint[] not null,
   captured       bigint[] not null,
   primary key (tenant_id, subject, policy_id),
   constraint usage_within_cap check (sentinel.is_within_caps(held, captured, caps))
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- Parts of windows that a slot has left behind. Where a slot has a part, this table has none of what it holds and captured.
--- override_*: what a person approved above the limit, in any part: kept beside the cap, and no part of what is compared with it.
+-- Window parts that a slot has left behind. While a slot has a part, this table has none of that part's held and captured amounts.
+-- override_*: amounts that a person approved above the limit, in any part; kept beside the cap and not compared with it.
 create table sentinel.usage_parts (
   tenant_id               uuid not null,
   limit_key               text not null,                                   -- "policy/limit|owner"
@@ -50,7 +50,8 @@ create or replace function sentinel.limit_of(limit_key text) returns text langua
 create or replace function sentinel.subject_of(limit_key text) returns text language sql immutable parallel safe as
   $$ select substr(limit_key, strpos(limit_key, '|') + 1) $$;
 
--- Budget used per limit and window part, a line each. Who looks for one limit gives its key, policy and subject: that is one probe.
+-- Budget used per limit and window part, one row each. A query for one limit gives its key, policy and subject, which makes it one index
+-- probe.
 create view sentinel.usage as
   select tenant_id, limit_key, bucket, (array_agg(window_seconds order by is_slot desc))[1] as window_seconds,
          (array_agg(cap_minor order by is_slot desc))[1] as cap_minor, sum(held_minor)::bigint as held_minor,
@@ -80,8 +81,8 @@ create type sentinel.limit_state as (
   verdict text, reason_code text
 );
 
--- The part of its window that is being filled at this moment, by a limit's terms; and the first part that still counts. A rolling
--- window also counts the part that it only half covers, so it is never shorter than promised.
+-- By a limit's terms: the window part that is current at this moment, and the first part that still counts. A rolling window also counts
+-- the part that it covers only partly, so it is never shorter than declared.
 create or replace function sentinel.part_of(kind text, bucket_seconds integer, zone text, moment timestamptz) returns timestamptz
 language sql stable parallel safe as $$
   select case kind when 'calendar_day' then date_trunc('day', moment, zone) when 'calendar_month' then date_trunc('month', moment, zone)
@@ -93,7 +94,7 @@ returns timestamptz language sql stable parallel safe as $$
                    else sentinel.part_of(kind, bucket_seconds, zone, moment) end
 $$;
 
--- Per limit: the window part being filled, and whether the amount still fits.
+-- Per limit: the current window part, and whether the amount still fits.
 create or replace function sentinel.limit_states(tenant uuid, asks jsonb, amount bigint, moment timestamptz)
 returns sentinel.limit_state[] language plpgsql stable as $$
 begin
@@ -111,7 +112,7 @@ begin
     order by ask.limit_key);
 end $$;
 
--- The locks of the budgets that are too tight, totals or the rest.
+-- The locks of the budgets whose limits do not fit: those of totals, or those of the other limits.
 create or replace function sentinel.tight_locks(ask sentinel.guard_input, states sentinel.limit_state[], totals boolean) returns bigint[]
 language plpgsql stable as $$
 begin
@@ -121,7 +122,7 @@ begin
     where not tight.fits and coalesce((l ->> 'is_total')::boolean, false) = totals);
 end $$;
 
--- Budget left for this request, after giving back what expired permits still hold of it, whoever held them.
+-- The limit states of this request, after releasing what expired permits of any requester still hold of the limits that do not fit.
 create or replace function sentinel.fitted_limits(ask sentinel.guard_input, moment timestamptz)
 returns sentinel.limit_state[] language plpgsql as $$
 declare
@@ -138,8 +139,8 @@ begin
   return states;
 end $$;
 
--- Holds an amount in one part of a limit, within its cap. A slot whose part is over is emptied into usage_parts first; a part from before
--- the slot's stands there too. A lowered cap counts from the next reservation that fits; what was within the old cap stays.
+-- Holds an amount in one window part of a limit, within its cap. A slot whose part is over is moved to usage_parts first; an amount for a
+-- part older than the slot's is added there too. A lowered cap applies from the next reservation that fits; earlier amounts stay.
 create or replace function sentinel.hold_part(tenant uuid, key text, part timestamptz, seconds integer, cap bigint, minor bigint)
 returns void language plpgsql as $$
 #variable_conflict use_column
@@ -171,7 +172,7 @@ begin
   end if;
 end $$;
 
--- Adds to a part that no slot has.
+-- Adds amounts to a window part that no slot has; `beside`: held beside the cap, in any part.
 create or replace function sentinel.add_part(
   tenant uuid, key text, part timestamptz, seconds integer, cap bigint, held bigint, captured bigint, beside bigint default 0
 ) returns void language plpgsql as $$
@@ -184,7 +185,7 @@ begin
     cap_minor = case when excluded.held_minor + excluded.captured_minor > 0 then excluded.cap_minor else u.cap_minor end;
 end $$;
 
--- Adds the amount to every limit's current part. What does not fit is held beside the cap, because a person lifted it.
+-- Adds the amount to every limit's current part. Where it does not fit, it is held beside the cap, because a person lifted the limit.
 create or replace function sentinel.hold_usage(tenant uuid, amount bigint, states sentinel.limit_state[]) returns void language plpgsql as $$
 begin
   perform case when leg.fits then sentinel.hold_part(tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor, amount)
@@ -192,14 +193,14 @@ begin
   from unnest(states) as leg;
 end $$;
 
--- Numbers of the same slots, added up.
+-- Adds two arrays of amounts slot by slot.
 create or replace function sentinel.slots_added(one bigint[], other bigint[]) returns bigint[] language plpgsql immutable parallel safe as $$
 begin
   for slot in 1 .. cardinality(one) loop one[slot] := one[slot] + other[slot]; end loop;
   return one;
 end $$;
 
--- What a permit holds, as its operation's state has it: of these limits and of nothing that an earlier permit held.
+-- Returns the state with its reservation set to this amount in these limits; an earlier permit's reservation is cleared.
 create or replace function sentinel.with_reservation(s sentinel.operation_states, amount bigint, states sentinel.limit_state[])
 returns sentinel.operation_states language plpgsql as $$
 begin
@@ -213,8 +214,9 @@ begin
   return s;
 end $$;
 
--- Moves what these states hold of each budget, a budget at once, where every state names its limits and their parts by number and each
--- budget has just these slots in just these parts. Else it does nothing; returns whether it did. As settle_usage, which asks it first.
+-- The fast way of settle_usage, which tries it first: settles what these states hold of each budget in one update per budget. Only if every
+-- state names its limits and window parts by number and each budget has exactly these slots in exactly these parts; otherwise it does
+-- nothing. Returns whether it settled them.
 create or replace function sentinel.settle_slots(held sentinel.operation_states[], settlement text) returns boolean language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
 declare
@@ -224,7 +226,7 @@ begin
   with sums as materialized (
     select s.tenant_id, s.terms_id, s.parts_id, s.limit_owner, sum(s.reserved_minor)::bigint as minor
     from unnest(settle_slots.held) as s where s.reservation = 'held' group by 1, 2, 3, 4
-  ), named as materialized (                                               -- the budgets of a kind of state; '' for its owner's
+  ), named as materialized (                                               -- budgets by terms and parts; subject '': the owner's
     select k.terms_id, k.parts_id, sentinel.policy_of(leg.limit_key) as policy_id, sentinel.subject_of(leg.limit_key) as subject,
            array_agg(sentinel.limit_of(leg.limit_key) order by leg.nth) as limits, array_agg(leg.bucket order by leg.nth) as buckets
     from (select distinct terms_id, parts_id from sums) as k
@@ -255,10 +257,10 @@ begin
   return fits;
 end $$;
 
--- Held budget becomes captured (success) or free again (not executed, expired): what these states, whose rows the caller has locked,
--- still hold. The caller writes down in the states what became of it. Each row is looked up by its key and then taken from its place,
--- because a join may read all that is there. What stands in no slot any more is taken from its part. Legs and slots of a large batch
--- are hashed: compared each with each they cost more than all else of its reports.
+-- Settles the budget that these states still hold: it becomes captured (success) or free again (not executed, expired). The caller has
+-- locked the states' rows and records the result in them. Each budget row is looked up by its key and then updated by its ctid, because a
+-- join may read the whole table. An amount that is in no slot any more is taken from its row of usage_parts. The legs and slots of a large
+-- batch are joined by hash: a nested loop would cost more than everything else that its reports do.
 create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
 declare
@@ -311,8 +313,8 @@ begin
   if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
 
--- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
--- it. Only under the halt lock, which keeps guards out, who sum first and write after, and under the locks of its budgets.
+-- Holds again what a permit held and gave back, in the window parts of its reservation: within the cap where it still fits, else beside it.
+-- The caller holds the halt lock, which keeps out guards (they sum first and write later), and the locks of the budgets.
 create or replace function sentinel.hold_again(tenant uuid, operation uuid) returns void language plpgsql as $$
 declare
   r sentinel.operation_states;

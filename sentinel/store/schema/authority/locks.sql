@@ -1,17 +1,17 @@
--- Locks: their one order, their names, and waiting no longer than was promised.
+-- Locks: the one order in which they are taken, their numbers, and bounded waiting.
 --
--- Every function takes what it needs in this order, so nobody waits in a circle (docs/decisions/0021-lock-order.md):
---   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
+-- Every function takes the locks it needs in this order, so no deadlock is possible (docs/decisions/0021-lock-order.md):
+--   1  the halt lock: shared by functions that decide or start, exclusive for those that set or lift a halt
 --   2  the locks of operations (by key, before they exist), budgets, once-keys and velocity breakers, ascending by number
---   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back what run-out permits and questions
---      hold skip those that somebody holds instead of waiting for them
---   4  rows of approvals: only under the state of their operation
---   5  rows of budgets and usage_parts: only under 2 and 3, so there they never wait
--- Who is further down may try a lock from further up, and goes on without it.
--- What decides and starts writes nothing before it has 1: a transaction gets its number with its first write, and the log has transactions in
--- the order of their numbers. So nothing that was allowed after a halt's end stands between the two.
+--   3  rows of operation_states, ascending by tenant and key; housekeeping, and functions that release what expired permits and
+--      approvals hold, skip locked rows instead of waiting for them
+--   4  rows of approvals: only while holding the row of their operation's state
+--   5  rows of budgets and usage_parts: only while holding 2 and 3, so these locks never wait
+-- A function that holds a lock further down may try one further up without waiting, and goes on without it.
+-- Functions that decide or start write nothing before they have lock 1: a transaction gets its id with its first write, and the event log
+-- orders transactions by id. So nothing that was allowed after a halt was lifted is logged between its setting and its lifting.
 
--- The lock of one owner's budgets: everything that any limit counts for this subject.
+-- The lock of one owner's budgets: of everything that any limit counts for this subject.
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('budget/' || tenant::text || '/' || subject, 1) $$;
 
@@ -26,12 +26,12 @@ begin
   return locks;
 end $$;
 
--- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
+-- The lock of a once-key in all its spellings, so that two spellings at once see each other.
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('once/' || tenant::text || '/' || sentinel.once_folded(once), 1) $$;
 
--- The lock of one operation: who waits for its row waits here first. Waiting for a row is two waits in PostgreSQL where somebody
--- else waits too, each with the whole lock_timeout; waiting here is one, and the row gets what is left.
+-- The lock of one operation, taken before its row. Waiting for a row that another transaction waits for too is two waits in PostgreSQL,
+-- each with the whole lock_timeout; waiting for this lock is one, and the row gets the time that is left.
 create or replace function sentinel.operation_lock(tenant uuid, key text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('operation/' || tenant::text || '/' || key, 1) $$;
 
@@ -39,8 +39,8 @@ create or replace function sentinel.operation_lock(tenant uuid, key text) return
 create or replace function sentinel.velocity_lock(tenant uuid, breaker text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('velocity/' || tenant::text || '/' || breaker, 1) $$;
 
--- The locks of the budgets under these limits, totals or the rest, which a permit holds: kept with the operation's state, so that whoever
--- gives them back finds the permit by the budget and the budgets by the permit.
+-- The locks of the budgets that a permit holds under these limits: those of totals, or those of the other limits. Stored in the operation's
+-- state, so that a release finds the permit by the budget and the budgets by the permit.
 create or replace function sentinel.locks_of_limits(tenant uuid, asks jsonb, totals boolean) returns bigint[] language plpgsql immutable as $$
 begin
   return (select array_agg(sentinel.budget_lock(tenant, o.subject))
@@ -48,8 +48,8 @@ begin
                 where coalesce((ask ->> 'is_total')::boolean, false) = totals) as o);
 end $$;
 
--- What decisions on a batch read before they write, told by the rows themselves: no caller can leave one out. A replay may give back
--- what its permit holds, under a policy that counted otherwise: those of known keys are taken too.
+-- The locks of everything that decisions on a batch read before they write, computed from the rows, so that no caller can leave one out.
+-- A replay may release what its permit holds, under a policy that had other limits, so the locks held by known keys are included.
 create or replace function sentinel.locks_of_batch(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], rates sentinel.rate_sum[]
 ) returns bigint[] language plpgsql stable as $$
@@ -74,8 +74,8 @@ begin
                         where one.operation_id = known.operation_id and one.tenant_id = a.tenant_id offset 0) as s);
 end $$;
 
--- Those of these locks that `had` does not name, without waiting: whoever has locks in hand must not wait for one further up. The
--- transaction is begun again by who asked for it, as after a deadlock.
+-- Takes those of the wanted locks that are not in `had`, without waiting: a transaction that holds locks must not wait for one further up.
+-- Raises deadlock_detected if one is not free; the caller begins its transaction again.
 create or replace function sentinel.take_late_locks(wanted bigint[], had bigint[]) returns void language plpgsql as $$
 begin
   if exists (select from unnest(wanted) as late (lock)
@@ -84,8 +84,8 @@ begin
   end if;
 end $$;
 
--- The locks of these operations by key, of what their permits hold now, and of what they may do only once.
--- The plan must not depend on how much there was when it was made.
+-- The locks of these operations by key, of the budgets that their permits hold now, and of their once-keys.
+-- The plan must not depend on the table sizes at the time it was made.
 create or replace function sentinel.locks_of_operations(tenants uuid[], keys text[]) returns bigint[] language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
@@ -97,7 +97,7 @@ begin
     join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id);
 end $$;
 
--- From here this transaction waits for a lock no longer than to this moment.
+-- Sets lock_timeout so that this transaction waits for its next lock until this moment at most.
 create or replace function sentinel.wait_until(moment timestamptz) returns void language plpgsql as $$
 begin
   perform set_config('lock_timeout', greatest(1, ceil(extract(epoch from moment - clock_timestamp()) * 1000))::bigint::text, true);
@@ -110,7 +110,7 @@ begin
   return true;
 end $$;
 
--- Takes them all, ascending, and waits to this moment at most, over all of them and the next lock together.
+-- Takes all these locks in ascending order and waits until this moment at most, for all of them and the next lock together.
 create or replace function sentinel.take_locks(wanted bigint[], moment timestamptz) returns void language plpgsql as $$
 declare
   began timestamptz := clock_timestamp();
@@ -120,15 +120,15 @@ begin
   if clock_timestamp() > began + interval '20 milliseconds' then perform sentinel.wait_until(moment); end if;
 end $$;
 
--- Only the authority's role may take advisory locks (deploy/roles.sql): who held them could stop everybody. What people do at the
--- console needs a few; these functions take exactly those, with their owner's rights.
+-- Only the authority's role may take advisory locks (deploy/roles.sql): a program that held them could stop all others. Operators' actions
+-- at the console need a few of them; these security definer functions take exactly those.
 create or replace function sentinel.take_halt_lock() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform pg_advisory_xact_lock(sentinel.halt_lock());
 end $$;
 
--- The locks of what one operation's permit holds, waiting two seconds at most.
+-- Takes the locks of the budgets that one operation's permit holds, waiting two seconds at most.
 create or replace function sentinel.take_held_locks(tenant uuid, operation uuid) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin

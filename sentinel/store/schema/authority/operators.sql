@@ -6,19 +6,19 @@ create table sentinel.operators (
   operator_id           uuid not null,
   email                 text not null check (email = lower(email)),
   password_hash         text not null,                                     -- argon2id
-  role                  text not null check (role in ('viewer', 'approver', 'admin')), -- each may what the one before may
+  role                  text not null check (role in ('viewer', 'approver', 'admin')), -- each includes the previous one's rights
   active                boolean not null default true,                     -- false: deactivated
   created_at            timestamptz not null default clock_timestamp(),
   last_signed_in_at     timestamptz,
-  -- When another person last made or changed the account: it decides nothing that was asked before that.
+  -- When another person last created or changed the account: it may not decide approvals that were created before that.
   changed_by_another_at timestamptz not null default clock_timestamp(),
-  -- A password that somebody else set works once, and only to set one's own.
+  -- A password that another person set works once, and only to set the person's own.
   password_one_time     boolean not null default false,
   password_used_at      timestamptz,                                       -- when a one-time password was used
-  -- Whose hands the account is in: who made or last changed it, until a second administrator confirms it; null for its own.
+  -- The operator who controls the account: who created or last changed it, until a second administrator confirms it; null: nobody else.
   changed_by            uuid,
-  -- Who deactivated an account, until it is active again: an administrator who deactivated the second one is not thereby the only one.
-  -- The account itself, which cannot: it was done in nobody's name, not with the owner's login. Null: with the owner's login.
+  -- Who deactivated the account, until it is active again: an administrator who deactivates the second one does not become the only one by
+  -- it. The account's own id, which no operator can cause: done in nobody's name and not with the owner's login. Null: with that login.
   deactivated_by        uuid,
   primary key (tenant_id, operator_id),
   constraint operators_email_once unique (tenant_id, email),
@@ -30,13 +30,13 @@ create table sentinel.operators (
 );
 create index operators_by_email on sentinel.operators (email);
 
--- Changes to people go one after another within a tenant: else two admins could demote each other at once.
+-- Serializes changes to people within a tenant: otherwise two admins could demote each other at the same time.
 create or replace function sentinel.operators_lock(tenant uuid) returns bigint language sql immutable as $$
   select hashtextextended('sentinel.operators ' || tenant, 0)
 $$;
 
--- Whose hands an account is in at last: accounts are one person's where one made or changed the other, or one whom that one made, however
--- far. The account itself where it is in its own; of accounts that have each other in hand, one and the same for all of them.
+-- The account that controls this one in the end: follows changed_by to an account that nobody else controls. Accounts with the same result
+-- count as one person's. Accounts that control each other in a circle all get the smallest id of the circle.
 create or replace function sentinel.person_of(tenant uuid, operator uuid) returns uuid language plpgsql stable as $$
 declare
   hands uuid[] := array[operator];
@@ -52,7 +52,7 @@ begin
   return (select min(one::text)::uuid from unnest(hands[array_position(hands, following):]) as one);
 end $$;
 
--- Whether another administrator than this one could confirm what they did: active, and in their own hands.
+-- Whether an administrator other than these two could confirm a change: active, and controlled by nobody else.
 create or replace function sentinel.has_second_administrator(tenant uuid, first_id uuid, besides uuid) returns boolean language sql stable as $$
   select exists (
     select from sentinel.operators o
@@ -60,13 +60,13 @@ create or replace function sentinel.has_second_administrator(tenant uuid, first_
       and o.changed_by is null)
 $$;
 
--- Whether this session's login is the schema's owner: who holds that login can write every table.
+-- Whether this session's login is a member of the schema's owner: that login can write every table anyway.
 create or replace function sentinel.is_owners_login() returns boolean language sql stable as $$
   select pg_has_role(session_user, 'sentinel_owner', 'member')
 $$;
 
--- Adds a person; `person` is a name made before, so that the same form sent twice adds one. `one_time`: somebody else chose the
--- password, which then only serves to set one's own. Answers added, repeated or taken.
+-- Adds a person; `person` is an id generated in advance, so that a form sent twice adds one person. `one_time`: another person chose the
+-- password, which then only serves to set the person's own. Returns added, repeated or taken.
 create or replace function sentinel.add_operator(
   tenant uuid, person uuid, address text, first_password_hash text, first_role text, one_time boolean, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -84,9 +84,10 @@ begin
   return 'added';
 end $$;
 
--- Changes what a person may do. `by_id` is who changes it: null on the machine itself, where nobody can be locked out.
+-- Changes a person's account. `by_id` is the operator who changes it: null for a command on the machine itself, where a lock-out cannot
+-- happen.
 -- act: role_set (to `given`; `seen` is the role that was shown), deactivated, reactivated, password_reset (hash in `given`),
--- second_factor_reset, access_ended, confirmed (by a second administrator). Answers done, same, unknown, changed, self, same_hands or
+-- second_factor_reset, access_ended, confirmed (by a second administrator). Returns done, same, unknown, changed, self, same_hands or
 -- last_admin.
 create or replace function sentinel.change_operator(
   tenant uuid, person uuid, act text, given text, seen text, by_id uuid, who text, event uuid
@@ -95,7 +96,7 @@ declare
   p sentinel.operators;
 begin
   perform sentinel.take_operators_lock(tenant);
-  -- Locked before anything is ended: a session that is being opened locks it too, and is ended or not opened.
+  -- Locked before any session is ended: opening a session locks this row too, so a new session is either ended here or not opened.
   select * into p from sentinel.operators where tenant_id = tenant and operator_id = person for no key update;
   if not found then return 'unknown'; end if;
   if act = 'role_set' and p.role = given or act = 'reactivated' and p.active
@@ -131,16 +132,16 @@ begin
   elsif act is distinct from 'access_ended' then
     raise exception 'no such act: %', act;
   end if;
-  -- Whoever is signed out is signed out everywhere: a token in a script goes with the sessions.
+  -- A person who is signed out is signed out everywhere: tokens for scripts are revoked with the sessions.
   if act in ('deactivated', 'password_reset', 'second_factor_reset', 'access_ended') then
     update sentinel.operator_sessions set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
     update sentinel.operator_tokens set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
-    -- A secret that somebody was shown, who is out now, is not the one that the account's owner confirms.
+    -- An unconfirmed second factor is deleted: a person who has just lost access may have seen its secret.
     delete from sentinel.second_factors where tenant_id = tenant and operator_id = person and confirmed_at is null;
   end if;
-  -- From here the account may be in other hands: it decides only what is asked from now on.
+  -- From now on another person may control the account: it may decide only approvals that are created after this.
   if act in ('role_set', 'reactivated', 'password_reset', 'second_factor_reset') then
     update sentinel.operators set changed_by_another_at = clock_timestamp(),
       changed_by = case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end

@@ -1,10 +1,10 @@
 -- Starts and outcomes: a permit is redeemed once, its outcome reported once.
 
--- Reports of actions that were only checked, not guarded (the partner of action/check). Append-only.
+-- Reports of actions that were only checked (action/check), not guarded. Append-only.
 create table sentinel.check_reports (
   tenant_id   uuid not null,
   request_id  text not null,                                               -- the caller's
-  digest      text not null,                                               -- of the report: another one contradicts it
+  digest      text not null,                                               -- of the report; a report with another digest contradicts it
   event_id    uuid not null,
   received_at timestamptz not null,
   primary key (tenant_id, request_id)
@@ -12,12 +12,12 @@ create table sentinel.check_reports (
 create trigger append_only before update or delete or truncate on sentinel.check_reports
   for each statement execute function sentinel.refuse_change();
 
--- The answer to a start or a report; `field` is the one that differs.
+-- The answer to a start or a report; `field` names the field that differs, or the state that does not allow it.
 -- A start: started | duplicate | unknown | differs | already_started | not_startable | expired | halted.
 -- A report: received | duplicate | contradicts | unknown | differs | not_started.
 create type sentinel.receipt as (result text, field text, event_id uuid, hash text, operation_id uuid);
 
--- Who starts or reports says the key's principal and the agent it is bound to.
+-- One start or one report; both include the principal of the caller's key and the agent that the key is bound to.
 create type sentinel.start_input as (
   seq integer, tenant_id uuid, idempotency_key text, action text, agent_id text, resource text, risk_class text,
   permit_id uuid, digest text, start_id uuid, event_id uuid, act_seconds integer, principal_id uuid, bound_agent text
@@ -28,10 +28,10 @@ create type sentinel.report_input as (
   permit_id uuid, outcome text, content_digest text, report_id uuid, event_id uuid, principal_id uuid, bound_agent text
 );
 
--- What one start or report came to: the receipt, and the rows still to be written when it counts.
+-- The result of one start or report: the receipt, and the rows still to be written if it was accepted.
 create type sentinel.moved as (receipt sentinel.receipt, event sentinel.events, state sentinel.operation_states);
 
--- A start under a start id, or, without one, of a caller for whom handing out the permit is the start.
+-- The body of a start's event: under a start id, or without one for a caller that has no start step (handing out the permit is the start).
 create or replace function sentinel.start_text(event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment_text text)
 returns text language plpgsql stable as $$
 begin
@@ -48,19 +48,19 @@ begin
     sentinel.start_text(event, operation, agent, act, permit, start, sentinel.utc_text(moment)));
 end $$;
 
--- A start or a report that leaves everything as it is.
+-- The result of a start or report that changes nothing.
 create or replace function sentinel.unmoved(result text, field text, operation uuid, event uuid default null, hash text default null)
 returns sentinel.moved language plpgsql as $$
 begin
   return row(row(result, field, event, hash, operation)::sentinel.receipt, null, null)::sentinel.moved;
 end $$;
 
--- Until when an answered start gives leave to act. A row without a time comes from a program of before: it gets plenty.
+-- Until when the caller may act after an answered start. A row without a duration comes from an older program and gets 900 seconds.
 create or replace function sentinel.leave_until(seconds integer, moment timestamptz) returns timestamptz
 language sql stable parallel safe as $$ select moment + make_interval(secs => coalesce(seconds, 900)) $$;
 
--- A start that was answered again: whoever is told so may act from now on, so nobody may say "not executed" before that time is
--- over. What ended in a success is not started again by this, and cannot be said not to be executed.
+-- Extends act_until when a start is answered again: the caller may act from now on, so "not executed" must not be recorded before that time
+-- is over. A completed operation is left alone: it is not started again by this, and cannot become "not executed".
 create or replace function sentinel.extend_leave(s sentinel.operation_states, seconds integer, moment timestamptz) returns void
 language plpgsql as $$
 begin
@@ -69,11 +69,12 @@ begin
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
 end $$;
 
--- An operation and its state, whose row is locked.
+-- An operation and its state; the state's row is locked.
 create type sentinel.locked_operation as (o sentinel.operations, s sentinel.operation_states);
 
--- The operations of these keys, each in its place; null where a key is unknown. Two statements for all of them instead of two for
--- each. Keys come in ascending order, and the caller holds their locks. The plan must not depend on how much there was when it was made.
+-- Locks and returns the operations of these keys, each at its key's position; null for an unknown key. Two statements for all keys instead
+-- of two for each. The keys are in ascending order, and the caller holds their locks. The plan must not depend on the table sizes at the
+-- time it was made.
 create or replace function sentinel.lock_operations(tenants uuid[], keys text[]) returns sentinel.locked_operation[] language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
@@ -88,7 +89,7 @@ begin
     order by k.nth);
 end $$;
 
--- What a start comes to for an operation that the caller has locked.
+-- Decides one start of an operation that the caller has locked; writes nothing but an extended act_until.
 create or replace function sentinel.judge_start(ask sentinel.start_input, known sentinel.locked_operation, any_halt boolean)
 returns sentinel.moved language plpgsql as $$
 declare
@@ -135,7 +136,7 @@ begin
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('allowed', 'approved');
 end $$;
 
--- One or many starts in one transaction, in key order; each answer is the one it would have alone.
+-- Records one or many starts in one transaction, in key order; each gets the answer that it would get alone.
 create or replace function sentinel.start_operations(batch jsonb, patience_ms integer default 2000)
 returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
@@ -172,7 +173,7 @@ begin
   perform sentinel.write_starts(events, states);
 end $$;
 
--- What a report comes to for an operation that the caller has locked.
+-- Decides one report on an operation that the caller has locked; writes nothing.
 create or replace function sentinel.judge_report(ask sentinel.report_input, known sentinel.locked_operation)
 returns sentinel.moved language plpgsql as $$
 declare
@@ -189,7 +190,7 @@ begin
                   when s.permit_id <> ask.permit_id then 'permit_token'
                   when sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then 'key' end;
   if differs is not null then return sentinel.unmoved('differs', differs, o.operation_id); end if;
-  -- Not thrown away: `record_contradiction` takes it, with the locks that it needs.
+  -- The report is not discarded: `record_contradiction` records it, with the locks that it needs.
   if s.not_executed_at is not null and ask.outcome = 'success' then
     return sentinel.unmoved('resolved_not_executed', null, o.operation_id);
   end if;
@@ -212,7 +213,7 @@ begin
   else
     -- "error" after a start means unknown: the money may have moved, so budget and uniqueness stay held.
     s.status := 'in_doubt'; s.in_doubt_since := coalesce(s.in_doubt_since, moment); s.in_doubt_reason := 'error_reported';
-    -- Who reports has ended its attempt: nobody acts under this start any more, unless it is answered once more.
+    -- A caller that reports has ended its attempt: no caller acts under this start any more, unless it is answered again.
     s.act_until := least(s.act_until, moment);
   end if;
   s.outcome := ask.outcome; s.report_digest := ask.content_digest; s.reported_at := moment;
@@ -235,7 +236,7 @@ begin
   perform sentinel.settle_usage(array(select s from unnest(states) as s where s.outcome = 'success' and s.reservation = 'held'), 'captured');
 end $$;
 
--- One or many reports in one transaction, in key order.
+-- Records one or many reports in one transaction, in key order.
 create or replace function sentinel.report_outcomes(batch jsonb, patience_ms integer default 2000)
 returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
@@ -251,7 +252,7 @@ declare
   states sentinel.operation_states[] := '{}';
 begin
   if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
-  -- The budgets of what succeeded too, all at once and before any row: in the order in which guards take theirs.
+  -- Also the locks of the budgets of successful operations: all at once, before any row, in the order in which guards take theirs.
   perform sentinel.take_locks(array_agg(sentinel.operation_lock(a.tenant_id, a.idempotency_key))
       || sentinel.locks_of_operations(array_agg(a.tenant_id) filter (where a.outcome = 'success'),
                                       array_agg(a.idempotency_key) filter (where a.outcome = 'success')), deadline)
@@ -273,7 +274,8 @@ begin
   perform sentinel.write_reports(events, states);
 end $$;
 
--- The partner of action/check: recorded once per request id; without an action where its caller named none. result: received | duplicate | contradicts
+-- Records the report of an action that was only checked (action/check), once per request id; `act` is null when the caller named none.
+-- result: received | duplicate | contradicts
 create or replace function sentinel.record_check_report(
   tenant uuid, request text, content_digest text, event uuid, agent text, act text, told text
 ) returns sentinel.receipt language plpgsql as $$

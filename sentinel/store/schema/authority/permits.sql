@@ -1,35 +1,34 @@
--- Permits: renewed after everything was asked again, given back when they run out unused.
+-- Permits: renewed after all checks were made again, released when they expire unused.
 
--- Keys with so many permits out, or so many questions that nobody has decided, that they get no further one for now.
+-- Keys that get no further permit, or no further question to people, for now, because too many of theirs are open.
 create table sentinel.keys_at_limit (
   principal_id   uuid primary key,
   tenant_id      uuid not null,
-  open_permits   integer not null,                                         -- how many are out; 0: it may have more
+  open_permits   integer not null,                                         -- how many are open; 0: below its limit
   valid_until    timestamptz not null,
-  open_questions integer not null default 0                                -- how many are pending; 0: it may have more
+  open_questions integer not null default 0                                -- how many are pending; 0: below its limit
 );
 
--- Whether a key has so many questions open that no further one is put to people for now.
+-- Whether a key has so many pending questions that it may not put a further one to people for now.
 create or replace function sentinel.is_at_question_limit(principal uuid, moment timestamptz) returns boolean language sql stable as $$
   select exists (select from sentinel.keys_at_limit c where c.principal_id = principal and c.open_questions > 0 and c.valid_until > moment)
 $$;
 
--- Whether a key has so many permits out that it gets no further one for now.
+-- Whether a key has so many open permits that it gets no further one for now.
 create or replace function sentinel.is_at_permit_limit(principal uuid, moment timestamptz) returns boolean language sql stable as $$
   select exists (select from sentinel.keys_at_limit c where c.principal_id = principal and c.open_permits > 0 and c.valid_until > moment)
 $$;
 
--- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
--- without effect.
+-- How another operation holds this once-key: 'same', 'alike' (under another spelling), or null if none does. Read-only, for dry runs.
 create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) returns text language sql stable as $$
   select case when bool_or(s.once_key = once) then 'same' when count(*) > 0 then 'alike' end
   from sentinel.operation_states s
   where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
 $$;
 
--- The same after giving back what permits and questions that ran out still hold of it. What a person approved stays held: its permit can
--- be renewed. Under the lock of the folded key, so that two spellings at once see each other. What ran out and is in somebody else's
--- hands stands in the way for a moment only: the transaction is begun again, as after a lock that came too late.
+-- The same, after releasing the once-key from expired permits and approvals. An operation that a person approved keeps it: its permit can
+-- be renewed. The caller holds the lock of the folded key, so that two spellings at once see each other. An expired holder whose row is
+-- locked by another transaction is in the way for a moment only: raises deadlock_detected, and the caller begins its transaction again.
 create or replace function sentinel.once_held(tenant uuid, once text, own uuid) returns text language plpgsql as $$
 declare
   due record;
@@ -53,9 +52,9 @@ begin
   return sentinel.once_seen(tenant, once, own);
 end $$;
 
--- Those of these permits whose time is over un-started give back their budget and what they held once; how many did. An
--- approval stays good. Rows and budgets that somebody else holds are left for the next time, because waiting here could be
--- waiting in a circle: a guard that finds its limit full comes this way with locks in hand.
+-- Releases the budget and once-key of those of these permits that expired before they were started; returns how many. An approval stays
+-- valid. Rows and budgets that another transaction has locked are left for the next call, because waiting here could deadlock: a guard
+-- that finds its limit full calls this while it holds locks.
 create or replace function sentinel.release_expired(tenants uuid[], operations uuid[]) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -82,7 +81,7 @@ begin
   return cardinality(gone);
 end $$;
 
--- At most so many run-out permits that hold one of these budgets, found by the budget.
+-- Releases expired permits that hold one of these budgets, found by the budget: at most `most` by their first budget, and as many by any.
 create or replace function sentinel.release_expired_holding(budgets bigint[], most integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
@@ -97,8 +96,8 @@ begin
        limit most)) as found);
 end $$;
 
--- The same for totals of who asks. Nearly all that a tenant's keys leave lying is counted in them, so the oldest are looked at,
--- a thousand of each key and no more: who finds none there does without, and the housekeeper takes those that stand in front.
+-- The same for totals, `most` permits at most. Nearly all expired permits of a tenant are counted in its totals, so only the oldest 1,000
+-- of each key are looked at. A caller that finds none among them goes without, and housekeeping releases those that come first.
 create or replace function sentinel.release_expired_of_totals(tenant uuid, totals bigint[], most integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -116,7 +115,7 @@ begin
       order by oldest.permit_expires_at limit most) as found);
 end $$;
 
--- The keys whose permits are out, redeemed by nobody yet, one probe of the index for each.
+-- The keys that have open permits, not redeemed yet; one index probe for each key.
 create or replace function sentinel.keys_with_open_permits() returns table (tenant_id uuid, principal_id uuid) language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
@@ -131,8 +130,8 @@ begin
   end loop;
 end $$;
 
--- At most so many of the permits that ran out first, whatever they hold: the housekeeper's way. It has nothing in hand, so
--- it waits its turn for their budgets; a budget that stays busy is left for the next round.
+-- Releases at most `most` permits, those that expired first, whatever they hold: called by housekeeping. It holds no locks, so it can wait
+-- up to 0.5 seconds for the locks of their budgets; a budget that stays locked is left for the next round.
 create or replace function sentinel.release_run_out(most integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -154,7 +153,7 @@ begin
   return sentinel.release_expired(array_agg(d.tenant_id), array_agg(d.operation_id)) from unnest(due) as d;
 end $$;
 
--- The keys with questions that are pending, one probe of the index for each.
+-- The keys that have pending questions; one index probe for each key.
 create or replace function sentinel.keys_with_open_questions() returns table (tenant_id uuid, principal_id uuid) language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
@@ -169,8 +168,8 @@ begin
   end loop;
 end $$;
 
--- Notes which keys have so many permits out, or so many questions open, that they get no further one; each process reads it in its next
--- decision. Counted now and then instead of at each guard: it is exact to what a key can ask in that time.
+-- Marks the keys that have so many open permits, or so many pending questions, that they get no further one; every decision reads the
+-- marks. Counted periodically instead of at each guard, so a key can pass its limit by what it asks between two counts. Returns how many.
 create or replace function sentinel.mark_keys_at_limits(most integer, most_questions integer, valid_seconds integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -203,25 +202,25 @@ begin
   return marked;
 end $$;
 
--- Whether this operation was asked for by somebody else: by another key, which is not bound to its agent either. What stands in a
--- key's place after a rotation is the same principal.
+-- Whether another requester asked for this operation: the key has another principal and is not bound to the operation's agent. A key and
+-- its successors after rotations have the same principal.
 create or replace function sentinel.is_anothers(o sentinel.operations, principal uuid, bound_agent text) returns boolean language plpgsql immutable as $$
 begin
   return not coalesce(o.principal_id = principal, false) and not coalesce(o.agent_id = bound_agent, false);
 end $$;
 
--- Whether this question would leave one more permit out, that is, whether its caller starts later, if at all.
+-- Whether this question would leave one more permit open, that is, whether its caller starts later, if at all.
 create or replace function sentinel.leaves_permit_out(ask sentinel.guard_input) returns boolean language plpgsql immutable as $$
 begin
   return ask.verdict = 'ALLOW' and ask.start_id is null and not coalesce(ask.hand_out_is_start, false);
 end $$;
 
--- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
--- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
--- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person. What is set in
--- motion by it counts against the breakers again, where they do not count its decision any more. Null, or why nothing was
--- written here: too_many_questions where it would be a first question of a key that has too many open, too_many_open where it would be one more
--- permit of a key that has too many out; the permit that ran out has been taken back by then.
+-- Renews the permit of an operation that was decided before: it was approved since, or its permit expired before a start. All checks are
+-- made again. An approval lifts the reasons it lists and no others, and only while its votes are enough for the current policy
+-- (docs/decisions/0028-approvals-bind-their-terms.md). A new reason leads to a refusal or to a new question to a person. The renewal is
+-- counted against those breakers that no longer count the operation's decision. Returns null, or why nothing was written here:
+-- too_many_questions for a first question of a key with too many pending ones, too_many_open for a further permit of a key with too many
+-- open ones; the expired permit has been released by then.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns text language plpgsql as $$
 declare
@@ -238,12 +237,12 @@ begin
     where given.tenant_id = s.tenant_id and given.approval_id = s.approval_id and given.status = 'approved';
     if found and sentinel.approval_suffices(a, ask) then lifted := a.reasons; end if;
   end if;
-  -- What does not offer "approve" cannot have been approved, even where an earlier approval lists a reason of that name.
+  -- A question that does not offer "approve" cannot have been approved, even if an earlier approval lists a reason of the same name.
   if not coalesce(ask.approvable, true) then lifted := '{}'; end if;
   if ask.verdict = 'DENY' then
     refusal := ask.reason_code;
   elsif ask.once_key <> split_part(coalesce(s.once_key, ''), '~', 1) then
-    -- What it holds for good is written down with the operation: under another key it would be done once more.
+    -- The once-key is recorded with the operation for good: under another one the action could be done a second time.
     refusal := 'once_key_changed';
   elsif s.once_key is not null then
     held_as := sentinel.once_held(s.tenant_id, s.once_key, s.operation_id);
@@ -280,7 +279,7 @@ begin
     return null;
   end if;
 
-  -- What a person approved is no part of a rate, as when it was decided.
+  -- An operation that needed a person's approval is not counted against breakers, neither here nor when it was decided.
   if s.approval_id is null then
     ask.breakers := sentinel.breakers_without(ask, s, moment);
     passed := sentinel.passed_breaker(ask, moment);
@@ -305,7 +304,7 @@ begin
   return null;
 end $$;
 
--- Callers without a start step: handing out the permit is the start.
+-- Starts an operation with the answer that hands out its permit: for a caller without a start step, or with a start id in the guard.
 create or replace function sentinel.start_on_hand_out(ask sentinel.guard_input, operation uuid, permit uuid, moment timestamptz)
 returns text language plpgsql as $$
 declare

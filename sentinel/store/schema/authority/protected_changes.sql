@@ -1,36 +1,36 @@
--- Everything that changes who may do what: people, their roles and passwords, keys, and who is sent events. Every way leads through request_change;
--- what gives somebody power waits for a second administrator once there are two. The console's role writes these tables by these
+-- Protected changes: people, their roles and passwords, keys, and receivers of events. Every such change goes through request_change; a
+-- change that gives power waits for a second administrator once there are two. The console's role can write these tables through these
 -- functions only (deploy/roles.sql).
 
--- One row beside each approval that asks for a second administrator: exactly what was asked. It holds no secret: passwords and
--- keys are made when the asker collects what was approved.
+-- One row for each approval that asks for a second administrator: exactly what was requested. It holds no secret: passwords and keys are
+-- generated when the requester collects the approved change.
 create table sentinel.protected_changes (
   tenant_id   uuid not null,
   approval_id uuid not null,
   request     text not null,                                               -- canonical JSON; its SHA-256 is the approval's digest
-  asked_by    uuid,                                                        -- null: on the machine itself, in nobody's name
+  asked_by    uuid,                                                        -- null: a command on the machine, in nobody's name
   done_at     timestamptz,
-  outcome     text,                                                        -- done, or why it could not be done when it was approved
+  outcome     text,                                                        -- done, or why it could not be done after approval
   primary key (tenant_id, approval_id),
   foreign key (tenant_id, approval_id) references sentinel.approvals,
   constraint protected_changes_done_once check ((done_at is null) = (outcome is null))
 );
 
--- What waits; taking power away (deactivating, ending sessions, revoking) never does.
+-- Whether this kind of change waits for a second administrator; taking power away (deactivating, ending sessions, revoking) never does.
 create or replace function sentinel.needs_second_administrator(action text) returns boolean language sql immutable parallel safe as $$
   select action in ('operator.create', 'operator.set_role', 'operator.reactivate', 'operator.reset_password',
     'operator.reset_second_factor', 'key.issue', 'key.rotate', 'webhook.add', 'webhook.enable')
 $$;
 
--- What ends in a password or key, which is made when the asker collects it.
+-- Whether this kind of change makes a password or key, which is generated when the requester collects it.
 create or replace function sentinel.makes_secret(action text) returns boolean language sql immutable parallel safe as $$
   select action in ('operator.create', 'operator.reset_password', 'key.issue', 'key.rotate')
 $$;
 
--- Whether what this operator asks waits: once there are two administrators. Nobody's account is the machine itself; with the login
--- of the schema's owner it waits for nobody, for who holds that login can write every table. With another login nobody's account may
--- be anybody's. So an administrator counts on who may have been deactivated by the asker alone: by them, in nobody's name, or by
--- anybody where nobody asks.
+-- Whether a change that this operator requests must wait: once there are two administrators. `by_id` null is a command on the machine
+-- itself; with the login of the schema's owner it does not wait, because that login can write every table. With any other login, the person
+-- behind a null `by_id` may be any operator. So a deactivated administrator still counts if the requester alone may have deactivated them:
+-- the requester did, or it was done in nobody's name, or, for a null `by_id`, any operator did.
 create or replace function sentinel.is_change_pending(tenant uuid, by_id uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select (by_id is not null or not sentinel.is_owners_login()) and 2 <= (
@@ -39,7 +39,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
       and (o.active or o.deactivated_by in (by_id, o.operator_id) or by_id is null and o.deactivated_by is not null))
 $$;
 
--- Keeps a new key. Answers done, or made_before for an id that is taken.
+-- Inserts a new key. Returns done, or made_before if the id exists already.
 create or replace function sentinel.add_key(
   tenant uuid, p jsonb, given jsonb, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -58,8 +58,8 @@ begin
   return 'done';
 end $$;
 
--- Keeps a usable key's successor, which takes everything over from it; the old one ends after the overlap, never later than it
--- would have. Answers done, unknown, made_before or over.
+-- Inserts the successor of a usable key, with the same principal, label, agent, scopes and owner; the old key expires after the overlap,
+-- never later than it would have. Returns done, unknown, made_before or over.
 create or replace function sentinel.rotate_key(
   tenant uuid, p jsonb, given jsonb, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -84,7 +84,7 @@ begin
   return 'done';
 end $$;
 
--- Ends a key now. Answers done, unknown, or same for one that was revoked before.
+-- Revokes a key now. Returns done, unknown, or same if it was revoked before.
 create or replace function sentinel.revoke_key(tenant uuid, key uuid, who text, event uuid) returns text language plpgsql as $$
 declare
   k sentinel.agent_keys;
@@ -103,8 +103,8 @@ create or replace function sentinel.key_facts(k sentinel.agent_keys, who text) r
     'owner_operator_id', k.owner_operator_id, 'expires_at', sentinel.utc_text(k.expires_at))
 $$;
 
--- Does what `request` says, whoever asked; `given` holds what is kept of a password or key. Only the functions below call it, in
--- a transaction that holds the lock of the tenant's people. `agreed`: a second administrator has.
+-- Makes the change that `request` describes, whoever requested it; `given` has the stored form of a password or key. Only the functions
+-- below call it, in a transaction that holds the lock of the tenant's people. `agreed`: a second administrator has approved.
 create or replace function sentinel.make_change(
   tenant uuid, by_id uuid, who text, request jsonb, given jsonb, agreed boolean, event uuid
 ) returns text language plpgsql as $$
@@ -130,17 +130,17 @@ begin
     case act when 'operator.set_role' then 'role_set' when 'operator.deactivate' then 'deactivated' when 'operator.reactivate' then 'reactivated'
       when 'operator.reset_password' then 'password_reset' when 'operator.reset_second_factor' then 'second_factor_reset'
       when 'operator.end_access' then 'access_ended' when 'operator.confirm' then 'confirmed'
-      when 'operator.end_sessions' then 'access_ended' end,                  -- how an older console asks for it
+      when 'operator.end_sessions' then 'access_ended' end,                  -- the name that an older console sends
     coalesce(p ->> 'role', given ->> 'password_hash'), p ->> 'seen', by_id, who, event);
-  -- What two administrators did, without a secret that one of them then has, puts the account in nobody's hands.
+  -- A change that two administrators made, and that gave neither of them a secret, does not change who controls the account.
   if agreed and said = 'done' and not sentinel.makes_secret(act) then
     update sentinel.operators set changed_by = hands where tenant_id = tenant and operator_id = person;
   end if;
   return said;
 end $$;
 
--- The one way to all of it. Does what is asked at once, or, where it waits, tries it and undoes it, and opens an approval for a
--- second administrator. The result is what the act answers, or waits; asking the same again while it waits is the same approval.
+-- The only entry point for these changes. Makes the change at once or, if it must wait, tries it, rolls it back and opens an approval for a
+-- second administrator. The result is that of the change, or waits; the same request again while it waits returns the same approval.
 create or replace function sentinel.request_change(
   tenant uuid, by_id uuid, who text, via text, asked text, given jsonb, approval uuid, event uuid, lasts_seconds integer
 ) returns table (result text, waits_for uuid) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -150,7 +150,7 @@ declare
   moment timestamptz;
 begin
   perform sentinel.take_operators_lock(tenant);
-  -- As it is now, behind the lock: whoever asks may have been deactivated, or an administrator no more, since the request began.
+  -- Checked again after the lock was taken: the requester may have been deactivated or demoted since the request began.
   if by_id is not null and not sentinel.is_active_admin(tenant, by_id) then result := 'role'; return next; return; end if;
   if not sentinel.needs_second_administrator(act) or not sentinel.is_change_pending(tenant, by_id) then
     result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
@@ -184,13 +184,14 @@ create or replace function sentinel.is_active_admin(tenant uuid, person uuid) re
     where o.tenant_id = tenant and o.operator_id = person and o.role = 'admin' and o.active)
 $$;
 
--- For how long an approved password or key is there to be collected.
+-- Whether an approved password or key can still be collected: for one day after the decision.
 create or replace function sentinel.is_collectable(a sentinel.approvals) returns boolean language sql stable as $$
   select a.status = 'approved' and a.decided_at > clock_timestamp() - interval '1 day'
 $$;
 
--- Does what was approved, once: at the vote that approved it (`given` null), or when the asker collects a password or key. Answers
--- what the act answers, or unknown, not_yours, not_approved, too_late, collected or role; nothing for what waits to be collected.
+-- Makes an approved change, once: at the vote that approved it (`given` null), or when the requester collects a password or key. Returns
+-- the result of the change, or unknown, not_yours, not_approved, too_late, collected or role; null for a change that is still to be
+-- collected.
 create or replace function sentinel.make_approved_change(
   tenant uuid, approval uuid, by_id uuid, who text, given jsonb, event uuid
 ) returns text language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -1,6 +1,6 @@
--- Replays: the recorded decision for whoever asks again, with what holds of it now.
+-- Replays: the recorded decision for a repeated guard, with its current state.
 
--- The recorded operation as the caller sees it now.
+-- The answer for a recorded operation in its current state.
 create or replace function sentinel.current_answer(ask sentinel.guard_input, found_operation uuid, result text)
 returns sentinel.guard_output language sql stable as $$
   select (ask.seq, result, o.operation_id, s.decision_event_id, s.decision, s.reason_code,
@@ -22,7 +22,8 @@ returns sentinel.guard_output language sql stable as $$
   where o.tenant_id = ask.tenant_id and o.operation_id = found_operation
 $$;
 
--- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
+-- The answer while a halt covers the request: refused for now only. The recorded decision stays valid, and the same key may be sent again
+-- when the halt is lifted.
 create or replace function sentinel.answer_under_halt(ask sentinel.guard_input, found_operation uuid) returns sentinel.guard_output
 language plpgsql stable as $$
 declare
@@ -33,8 +34,8 @@ begin
   return out;
 end $$;
 
--- The answer that this very question got where it made the start, as its first: who sends it again lost the connection by which that
--- answer was to come, and has told nobody. Whoever is told so may act from now on.
+-- Repeats the first answer of the very request that made the start: its sender lost the connection before the answer came, and no caller
+-- has received it. The caller may act from now on, so act_until is extended.
 create or replace function sentinel.first_answer_again(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns sentinel.guard_output language plpgsql as $$
 declare
@@ -47,9 +48,9 @@ begin
   return out;
 end $$;
 
--- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
--- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
--- question to a person left open is asked there.
+-- Answers a repeated guard with the recorded decision. An unused permit is released when the caller now asks for a person about reasons
+-- that no person has lifted; renew_permit then asks a person about the new reasons. A permit issued while asking for a person is replaced
+-- when the caller no longer asks for one: renew_permit makes all checks again.
 create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations)
 returns sentinel.guard_output language plpgsql as $$
 declare
@@ -64,9 +65,10 @@ begin
   end if;
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
-  moment := clock_timestamp();                                             -- after whatever was waited for: a vote, for instance
+  moment := clock_timestamp();                                             -- after any wait for the row, e.g. for a vote
   if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
-    -- What was decided may be read; to act on it is for whoever asked. A caller without a start step acts on these two words alone.
+    -- Another requester may read the decision, but only the one that asked may act on it. A caller without a start step acts on these two
+    -- states alone, so they are withheld.
     if s.status in ('allowed', 'approved') then
       out.seq := ask.seq; out.result := 'another_key';
       return out;
@@ -76,14 +78,15 @@ begin
     return out;
   end if;
   if s.not_executed_at is not null then
-    -- Nothing here says "go" any more, whoever asks and however. The answer is what was said last: after a success that contradicted the first
-    -- one a person may have said "executed"; until then both stand, the success as the outcome.
+    -- From here no answer permits the action. The result is the latest resolution: after a success that contradicted "not executed" a
+    -- person may have said "executed"; until then both are on record, with the success as the outcome.
     out := sentinel.current_answer(ask, o.operation_id,
       case when s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
-  -- Its ids are made once for each request: a start by its second event was made by this very row. A halt that came since is kept to.
+  -- The ids are generated once per request, so a start whose event is second_event_id was made by this very request. A halt set since then
+  -- still applies.
   if s.status = 'started' and s.start_event_id = ask.second_event_id
       and sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is null then
     return sentinel.first_answer_again(ask, s, moment);
@@ -111,14 +114,14 @@ begin
       out.seq := ask.seq;
       return out;
     end if;
-    -- A renewal that would pass a breaker halts instead.
+    -- A renewal that would pass a breaker sets a halt instead.
     if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
       return sentinel.answer_under_halt(ask, o.operation_id);
     end if;
   end if;
   out := sentinel.current_answer(ask, o.operation_id, 'replayed');
   if (ask.hand_out_is_start or ask.start_id is not null) and out.permit_id is not null then
-    -- renew_permit may have used second_event_id only on the ways that hand out no permit.
+    -- second_event_id is still free: renew_permit uses it only in branches that issue no permit.
     out.start_hash := sentinel.start_on_hand_out(ask, o.operation_id, out.permit_id, moment);
     if ask.start_id is null then out.start_hash := null;
     else out.start_event_id := ask.second_event_id; out.start_duplicate := false; end if;

@@ -1,20 +1,20 @@
--- Scenario switches and the gate reports that let them be turned on.
+-- Scenario switches, and the gate reports that are required to turn them on.
 
--- Flips only: a switch without a row here is what policies/switches.yaml says.
+-- Changed switches only: a switch without a row here has its state from policies/switches.yaml.
 create table sentinel.switches (
   tenant_id      uuid not null references sentinel.tenants,
   name           text not null check (name ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' and length(name) <= 64),
   is_on          boolean not null,
-  canary_percent integer not null check (canary_percent between 0 and 100), -- share of what it covers, 0 to 100
+  canary_percent integer not null check (canary_percent between 0 and 100), -- share of the accounts it covers, 0 to 100
   changed_at     timestamptz not null,
-  changed_by     text not null,                                            -- a person's address, or what turned it off
+  changed_by     text not null,                                            -- a person's address, or the program that turned it off
   reason         text not null,
   proven_after   timestamptz,                                              -- only a gate report newer than this counts
   primary key (tenant_id, name),
   constraint off_is_for_nobody check (is_on or canary_percent = 0)
 );
 
--- What a run of the labelled cases found: what lets a switch be turned on. Append-only.
+-- The result of a run of the labelled cases; a passed one allows its switch to be turned on. Append-only.
 create table sentinel.gate_reports (
   tenant_id        uuid not null references sentinel.tenants,
   report_id        uuid not null,
@@ -32,18 +32,18 @@ create table sentinel.gate_reports (
   recorded_by      text not null,
   primary key (tenant_id, report_id),
   constraint counts_add_up check (correct + not_covered <= cases),
-  -- The bar of a launch gate, held here too: whoever writes the report cannot call it passed below it.
+  -- The threshold of a launch gate, enforced here too: no writer can record a report below it as passed.
   constraint passed_means_proven check (not passed or wrong_executions = 0 and correct > 0 and lower_bound_ppm >= 950000)
 );
 create index gate_reports_newest on sentinel.gate_reports (switch, created_at);
 create trigger append_only before update or delete or truncate on sentinel.gate_reports
   for each statement execute function sentinel.refuse_change();
 
--- How old a report may be: what customers ask for and how agents behave drifts faster than that.
+-- The maximum age of a report: customers' requests and agents' behaviour drift within longer times.
 create or replace function sentinel.gate_report_max_age() returns interval language sql immutable parallel safe as
   $$ select interval '7 days' $$;
 
--- Why the newest report does not let this switch be turned on now; '' when it does.
+-- Why the newest report does not allow this switch to be turned on now; '' if it does.
 create or replace function sentinel.gate_refusal(tenant uuid, switch_name text, gate text, policy text) returns text
 language sql stable as $$
   select case when f.policy_digest is null then 'policy_not_in_force'
@@ -62,21 +62,22 @@ language sql stable as $$
     order by g.created_at desc, g.report_id desc limit 1) as r on true
 $$;
 
--- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else what gate_refusal says.
--- What was off goes on for at most `first_percent` of the accounts. What is on goes down to fewer whatever the gate says: a
--- smaller percentage is part of the larger one, so like turning off it only tightens. A switch without a gate (gate null) is only ever
--- refused for being unchanged or too wide. `default_on`: how it stands as long as nobody has flipped it, for all of the accounts.
+-- Turns a switch on, or changes the canary of one that is on. Returns '' when done, else 'unchanged', 'canary_too_wide' or gate_refusal's
+-- result.
+-- A switch that was off is turned on for at most `first_percent` of the accounts. The canary of one that is on may be narrowed whatever the
+-- gate says: the smaller share is part of the larger one, so like turning off it only tightens. A switch without a gate (gate null) is
+-- refused only as unchanged or too wide. `default_on`: its state, for all accounts, as long as it was never changed.
 create or replace function sentinel.turn_switch_on(
   tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid,
   default_on boolean default false
 ) returns text language plpgsql as $$
 declare
-  moment timestamptz;                                                      -- once whoever else turns it is through
+  moment timestamptz;                                                      -- after any concurrent change of the switch
   before sentinel.switches;
   was_flipped boolean;
   narrows boolean;
 begin
-  -- Whoever turns it just now comes first; the gate is asked after that.
+  -- Wait for a concurrent change of the switch; the gate is checked after that.
   select * into before from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name for update;
   was_flipped := found;
   narrows := case when was_flipped then before.is_on and percent < before.canary_percent else default_on and percent < 100 end;
@@ -89,7 +90,7 @@ begin
     is_on = true, canary_percent = excluded.canary_percent, changed_at = clock_timestamp(),
     changed_by = excluded.changed_by, reason = excluded.reason
   where case when s.is_on then s.canary_percent <> excluded.canary_percent else excluded.canary_percent <= first_percent end
-    and (was_flipped or s.proven_after is null)                            -- flipped for the first time meanwhile, and for what
+    and (was_flipped or s.proven_after is null)                            -- else: first changed meanwhile, because something went wrong
   returning s.changed_at into moment;
   if not found then
     return coalesce((select 'unchanged' from sentinel.switches s
@@ -104,12 +105,12 @@ begin
   return '';
 end $$;
 
--- Always works, for anybody who may call it. False when it had been turned off before. Where something went wrong, reports from before
--- count no more, also of what was off: each time is an event that names who said so.
+-- Turns a switch off; never refused to a caller that may execute it. Returns false if it was off already. With `went_wrong` earlier gate
+-- reports no longer count, even if the switch was off; each such call appends an event that names who made it.
 create or replace function sentinel.turn_switch_off(tenant uuid, switch_name text, who text, why text, event uuid, went_wrong boolean default false)
 returns boolean language plpgsql as $$
 declare
-  moment timestamptz;                                                      -- once whoever else turns it is through
+  moment timestamptz;                                                      -- after any concurrent change of the switch
   turned boolean;
 begin
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
@@ -120,7 +121,7 @@ begin
   where s.is_on
   returning s.changed_at into moment;
   turned := found;
-  -- The same call, made again because its answer was lost, has its event already.
+  -- A call repeated because its answer was lost has its event already.
   if not turned and (not went_wrong or exists (
       select from sentinel.event_rows e where e.tenant_id = tenant and e.event_id = event)) then return false; end if;
   if went_wrong then
@@ -132,7 +133,7 @@ begin
   return turned;
 end $$;
 
--- However a row is written, it only comes to say "on" from somebody who may call turn_switch_on.
+-- Refuses any write that sets a switch on by a role that may not execute turn_switch_on.
 create or replace function sentinel.check_switch() returns trigger language plpgsql as $$
 begin
   if new.is_on and not has_function_privilege('sentinel.turn_switch_on(uuid, text, text, text, integer, integer, text, text, uuid, boolean)', 'execute') then
@@ -141,8 +142,8 @@ begin
   return new;
 end $$;
 
--- Keeps what a run of the labelled cases found, with the database's time, and its evidence; once, also where the call is made again because
--- its answer was lost.
+-- Stores the report of a run of the labelled cases, with the database's time, and its event; once, even if the call is repeated because its
+-- answer was lost.
 create or replace function sentinel.record_gate_report(
   tenant uuid, report_id uuid, scenario text, switch_name text, digest text, has_passed boolean, case_count integer,
   correct_count integer, bound_ppm integer, wrong_count integer, uncovered_count integer, document jsonb, who text, event uuid

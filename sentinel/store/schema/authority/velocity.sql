@@ -1,13 +1,14 @@
--- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
+-- Velocity breakers: a declared rate within minutes. An operation that would pass it is refused, and its agent or tenant is halted until a
+-- person lifts the halt.
 
--- One row per breaker, part of its window and currency. Counted once for each operation when it is allowed, again when its permit is
--- renewed and that count has left the window or was taken away, and never given back: a rate is about what was set in motion. Lifting the
--- halt takes the rows away, so that counting begins anew.
+-- One row per breaker, window part and currency. An operation is counted when it is allowed, and again when its permit is renewed after
+-- that count has left the window or was deleted. A count is never given back: a rate is about what was set in motion. Lifting the halt
+-- deletes the rows, so that counting starts from zero.
 create table sentinel.velocity (
   tenant_id    uuid not null,
   breaker_key  text not null,
   bucket       timestamptz not null,
-  currency     text not null,                                              -- empty for what is no money
+  currency     text not null,                                              -- empty for operations without an amount
   scope        text not null check (scope in ('agent', 'tenant')),
   target       text not null,
   operations   integer not null check (operations > 0),
@@ -16,14 +17,14 @@ create table sentinel.velocity (
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 create index velocity_bucket on sentinel.velocity (bucket);
 
--- One breaker of a request, as the policy declares it; null limits nothing.
+-- One breaker of a request, as the policy declares it; a maximum that is null limits nothing.
 create type sentinel.breaker_ask as (
   breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer, most_operations integer, most_minor bigint,
   declared text
 );
 
--- The first breaker that this operation would pass, or null. The part of the window that is only half over counts too, so
--- the window is never shorter than declared. Who decides holds the breaker's lock, so what is read here is all there is.
+-- The first breaker that this operation would pass, or null. The part that the window covers only partly counts too, so the window is never
+-- shorter than declared. A transaction that decides holds the breaker's lock, so the counts read here are complete.
 create or replace function sentinel.passed_breaker(ask sentinel.guard_input, moment timestamptz)
 returns sentinel.breaker_ask language plpgsql stable as $$
 declare
@@ -42,8 +43,8 @@ begin
   return passed;
 end $$;
 
--- Those of the breakers that count this operation nowhere any more. What they counted when it was decided, or at its last renewal, has left the
--- window, by the same parts as passed_breaker, or was taken away with the end of a halt; or the policy of then had no such breaker.
+-- Those of the request's breakers that no longer count this operation: its count at the decision, or at the last renewal, has left the
+-- window (by the same parts as in passed_breaker) or was deleted when a halt was lifted; or the policy that decided had no such breaker.
 create or replace function sentinel.breakers_without(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz) returns jsonb
 language plpgsql stable as $$
 begin
@@ -51,7 +52,7 @@ begin
     select jsonb_agg(b) from sentinel.operation_rows o cross join lateral jsonb_array_elements(ask.breakers) as b
     cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
     cross join lateral (select (s.counted_at ->> r.breaker_key)::timestamptz as at_renewal) as known
-    -- Counted when it was decided, which may be a wait for locks after it was asked.
+    -- It was counted at the moment of the decision, which may be later than created_at by a wait for locks.
     left join sentinel.event_rows e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
     cross join lateral (select coalesce(known.at_renewal, e.occurred_at, o.created_at) as at) as counted
     where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id and (
@@ -76,9 +77,9 @@ begin
     operations = v.operations + 1, amount_minor = v.amount_minor + excluded.amount_minor;
 end $$;
 
--- Halts who passed the rate, in the transaction of the decision that is refused for it. It is a pause: who may go on is a
--- person's decision, by lifting it. A halt goes alone:
--- a transaction that was let in beside others ends here, and its caller asks record_decisions_alone.
+-- Halts the agent or tenant that would pass the rate, in the transaction of the decision that is refused for it. The halt is a pause: a
+-- person decides who may go on, by lifting it. Only a transaction that holds the halt lock alone may set a halt: one that shares it
+-- ends here with SQLSTATE SNTRP, and its caller calls record_decisions_alone.
 create or replace function sentinel.trip_breaker(ask sentinel.guard_input, b sentinel.breaker_ask, moment timestamptz)
 returns void language plpgsql as $$
 begin
@@ -89,7 +90,7 @@ begin
     'velocity breaker ' || split_part(b.breaker_key, '|', 1), ask.second_event_id, moment, b.breaker_key);
 end $$;
 
--- Forgets what was counted of whom a person lets go on: else the next operation would trip again.
+-- Deletes the counts of an agent or tenant whose halt a person lifts: otherwise its next operation would trip the breaker again.
 create or replace function sentinel.reset_velocity(owner uuid, halt_scope text, halt_target text) returns void language sql as $$
   delete from sentinel.velocity where tenant_id = owner and scope = halt_scope and target = halt_target
 $$;

@@ -1,7 +1,7 @@
--- What the public board may read: decisions only, as proof packs, their order, and that there is a halt.
+-- What the public board may read: decisions only, as proof packs, their order, and which halts are in force.
 
--- A pack's proof_id is "pf_" and its event's id in hex: 74 random bits, so that holding one is having been given it.
--- is_bound: an agent's name is public only where a key that is bound to it asked.
+-- A pack's proof_id is "pf_" and its event's id in hex: 74 random bits, so that only someone who was given one has it.
+-- is_bound: an agent's name is public only if a key bound to it asked.
 create view sentinel.public_proofs as
   select tenant_id, event_id, agent_id, body, hash, occurred_at,
     exists (select from sentinel.operations o join sentinel.agent_keys k using (tenant_id, principal_id)
@@ -14,5 +14,5 @@ create view sentinel.public_feed as
 
 create view sentinel.public_tenants as select tenant_id, label from sentinel.tenants;
 
--- That there is a halt and whom it covers. Not why, nor who set it.
+-- The halts in force and what they cover, without their reasons and who set them.
 create view sentinel.public_halts as select tenant_id, scope, target from sentinel.halts where lifted_at is null;

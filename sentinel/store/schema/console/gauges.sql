@@ -1,6 +1,6 @@
 -- Figures for the console's first page.
 
--- How things stood at a moment, for the drawings of the last hour: figures, not evidence.
+-- Sampled figures for the charts of the last hour; not evidence.
 create table sentinel.gauge_samples (
   tenant_id              uuid not null,
   taken_at               timestamptz not null,

@@ -9,13 +9,13 @@ create table sentinel.operator_sessions (
   created_at    timestamptz not null default clock_timestamp(),
   last_seen_at  timestamptz not null default clock_timestamp(),
   expires_at    timestamptz not null,                                      -- absolute end
-  revoked_at    timestamptz,                                               -- ended before its time
-  session_id    uuid not null default gen_random_uuid(),                   -- its name in lists; opens nothing
+  revoked_at    timestamptz,                                               -- set when it was ended before expires_at
+  session_id    uuid not null default gen_random_uuid(),                   -- its id in lists; not a secret
   kind          text not null default 'api' check (kind in ('api', 'page')),
-  stepped_up_at timestamptz,                                               -- when the person last proved who they are
+  stepped_up_at timestamptz,                                               -- when the person last authenticated again
   address       text not null default '',
   user_agent    text not null default '',
-  said          jsonb,                                                     -- told by the next page, then gone
+  said          jsonb,                                                     -- a message that the next page shows once
   primary key (tenant_id, session_hash),
   foreign key (tenant_id, operator_id) references sentinel.operators
 );

@@ -1,20 +1,20 @@
 -- Alerts to people, delivered at least once.
 
--- What people must be told, until a channel took it. One per order and kind and occasion: raising it again changes nothing.
+-- Alerts, to be sent until a channel accepted them. One per order, kind and occasion: raising one again changes nothing.
 create table orders.alerts (
   tenant_id       uuid not null,
   alert_id        uuid not null default gen_random_uuid(),
   kind            text not null check (length(kind) between 1 and 40 and kind !~ '[^a-z_]'),
   source          text not null,
   order_id        text not null,
-  occasion        text not null default '' check (length(occasion) <= 100), -- what makes two alerts of a kind two
+  occasion        text not null default '' check (length(occasion) <= 100), -- distinguishes alerts of one kind about one order
   summary         text not null check (length(summary) between 1 and 500),
-  details         jsonb not null default '{}',                             -- what a channel may show beside the summary
+  details         jsonb not null default '{}',                             -- a channel may show them with the summary
   attempts        integer not null default 0,
   next_attempt_at timestamptz not null default clock_timestamp(),
   last_error      text check (length(last_error) <= 500),
   delivered_at    timestamptz,
-  delivered_by    text,                                                    -- the channel that took it
+  delivered_by    text,                                                    -- the channel that accepted it
   created_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, alert_id),
   constraint alerts_once unique (order_id, source, kind, occasion, tenant_id),
@@ -36,7 +36,8 @@ begin
   return new;
 end $$;
 
--- An alert per batch row that has one; `kind` null is none. With `each_time` it is another one each time that a person had it tried again.
+-- Inserts the alert of each batch row that has one; `kind` null is none. With `each_time` there is a new alert after each retry that a
+-- person requested.
 create or replace function orders.raise_alerts(batch jsonb) returns void language sql as $$
   insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
   select i.tenant_id, i.alert ->> 'kind', i.source, i.order_id,

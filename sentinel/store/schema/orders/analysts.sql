@@ -1,11 +1,11 @@
--- What an analyst says about a queued order.
+-- Analysts' decisions on orders, and the refunds that they file.
 
--- What people said of an order, every time: a review holds the last decision only. Append-only.
+-- Every decision of an analyst on an order; a review holds the last one only. Append-only.
 create table orders.analyst_decisions (
   tenant_id   uuid not null,
   review_id   uuid not null,
   decision_id bigint generated always as identity,
-  from_status text not null,                                               -- where the review stood
+  from_status text not null,                                               -- the review's status at the decision
   decision    text not null check (decision in ('fulfil', 'refund', 'hold', 'retry')),
   operator_id uuid not null,
   decided_by  text not null,                                               -- the operator's address
@@ -18,19 +18,19 @@ create table orders.analyst_decisions (
 create trigger append_only before update or delete or truncate on orders.analyst_decisions
   for each statement execute function refunds.refuse_change();
 
--- The refunds that people filed of orders, each try of them, until its row has ended.
+-- Refunds of orders that people filed, one row per try; each is followed until its ledger row has ended.
 create table orders.refunds (
   tenant_id       uuid not null,
   review_id       uuid not null,
   attempt         integer not null check (attempt >= 1),                   -- 1, 2, …
-  ledger_entry_id text not null,                                           -- the row of the ledger
-  filed_by        uuid,                                                    -- null: filed before who did was kept by id
+  ledger_entry_id text not null,                                           -- its ledger row
+  filed_by        uuid,                                                    -- null: filed before this column existed
   reason          text not null,
   via             text not null,
   state           text not null default 'filed' check (state in ('filed', 'paid', 'handled', 'refused', 'closed')),
-  carried_to      uuid,                                                    -- the approval that the decision was carried to
-  carried_result  text,                                                    -- and what became of it there
-  refused_code    text,                                                    -- why the worker ended it
+  carried_to      uuid,                                                    -- the approval on which the filer's vote was recorded
+  carried_result  text,                                                    -- the result of that vote
+  refused_code    text,                                                    -- why the ledger row was denied or failed
   filed_at        timestamptz not null default clock_timestamp(),
   ended_at        timestamptz,
   primary key (tenant_id, review_id, attempt),
@@ -39,24 +39,24 @@ create table orders.refunds (
   foreign key (review_id, tenant_id) references orders.reviews
 );
 
--- What is looked at again and again: as few as are open or back with a person.
+-- For the periodic tracking: only the few that are open, or back with a person.
 create index refunds_followed on orders.refunds (tenant_id, filed_at) where state in ('filed', 'refused');
 
--- What a refund of an order is called; an order id that the ledger's names cannot hold goes in as its hash.
+-- The refund id of an order; an order id that does not fit the ledger's ids is replaced by its hash.
 create or replace function orders.refund_name(source text, order_id text) returns text language sql immutable parallel safe as $$
   select case when named ~ '^[A-Za-z0-9._:/@-]{1,120}$' then named else 'order:' || source || ':md5-' || md5(order_id) end
   from (select 'order:' || source || ':' || order_id as named) n
 $$;
 
--- What an order's customer is called in the ledger, whose accounts are the channel's: the source stands in front, because two may call
--- their customers alike; one that the ledger's names cannot hold goes in as its hash.
+-- The account of an order's customer in the ledger, where accounts belong to a channel: prefixed with the source, because two sources may
+-- use the same customer id; one that does not fit the ledger is replaced by its hash.
 create or replace function orders.account_name(source text, account_ref text) returns text language sql immutable parallel safe as $$
   select case when length(named) <= 128 then named else source || ':md5-' || md5(account_ref) end
   from (select source || ':' || account_ref as named) n
 $$;
 
--- When an order was placed: as it says, and no later than it came. A kept time that no program can read, or that is none to
--- this database, is of an order as old as can be: it is past every deadline, and comes back to a person.
+-- When an order was placed: the time in its facts, but no later than it was received. A stored time that this database cannot parse counts
+-- as the oldest possible one, so the order is past every deadline and comes back to a person.
 create or replace function orders.placed_at(r orders.reviews) returns timestamptz language plpgsql stable as $$
 declare
   oldest constant timestamptz := '0001-01-01 00:00:00+00';
@@ -66,11 +66,11 @@ exception when data_exception then
   return oldest;
 end $$;
 
--- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
--- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again. No part of an order's id
--- begins with a dot, so a try's name is no other order's. A customer whom the order's fact, or without one a row of the order,
--- calls as the source does stays that account. A worker whose key is bound takes the rows of its agent alone, so the row is of an agent
--- that works: the default one where a worker of it was heard of in the last minutes, else that of the worker that was heard of last.
+-- Files a refund: inserts a ledger row with the escalation analyst_refund, and the order's facts if there are none yet. Every try has the
+-- same refund id, so a refund that the authority still holds for an earlier try is not paid again. No part of an order id starts with a
+-- dot, so the id of a try cannot be another order's. If the order's facts, or else a ledger row of the order, have the customer's account
+-- without the source prefix, that account is used. A worker whose key is bound to an agent takes only that agent's rows, so the row gets an
+-- agent with a running worker: the default agent if one of its workers was seen within 10 minutes, else that of the worker seen last.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
   account text := case when r.account_ref = coalesce(
@@ -80,7 +80,7 @@ declare
        where e.tenant_id = r.tenant_id and e.channel = 'retail' and e.source = r.source and e.order_ref = r.order_id
          and e.account_ref = r.account_ref limit 1)) then r.account_ref
     else orders.account_name(r.source, r.account_ref) end;
-  default_agent constant text := 'retail-refund-agent';                    -- as of a ledger row that names none
+  default_agent constant text := 'retail-refund-agent';                    -- the ledger's default
   agent text := coalesce((
     select w.agent_id from refunds.workers w where w.tenant_id = r.tenant_id
     order by w.agent_id = default_agent and w.last_seen_at > clock_timestamp() - interval '10 minutes' desc, w.last_seen_at desc
@@ -102,9 +102,9 @@ begin
   return named;
 end $$;
 
--- The last refund that was filed of an order, tried again as it is, where its row failed and surely was not paid: a new row of the same
--- refund would be denied for what the authority holds for this one. Not where its key is taken (`refund_key_is_taken`): a new row has
--- another key. Whoever says so has said yes to it from now on.
+-- Retries the last refund filed of an order in its own row, which failed and surely was not paid: a new row of the same refund would be
+-- denied because of what the authority holds for this one. Not used if its key is taken (`refund_key_is_taken`): a new row has another key.
+-- The operator who retries it becomes its filer, who has approved it.
 create or replace function orders.retry_refund(failed refunds.ledger_entries, operator uuid, person text, why text, how text) returns text
 language plpgsql as $$
 begin
@@ -115,14 +115,14 @@ begin
   return failed.ledger_entry_id;
 end $$;
 
--- The trail of what people said: nobody says anything but through the functions below.
+-- Appends an analyst's decision to the trail; decisions are made only through the functions below.
 create or replace function orders.record_analyst_decision(r orders.reviews, decision text, operator uuid, person text, why text, how text)
 returns void language sql as $$
   insert into orders.analyst_decisions (tenant_id, review_id, from_status, decision, operator_id, decided_by, reason, via)
   values (r.tenant_id, r.review_id, r.status, decision, operator, person, why, how)
 $$;
 
--- The hold that an order now HELD wants, at once; one that was given up before is tried again.
+-- Requests the hold of an order that is now HELD, due at once; one that was refused before is tried again.
 create or replace function orders.request_hold(r orders.reviews) returns void language sql as $$
   insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
   values (r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id)
@@ -130,21 +130,21 @@ create or replace function orders.request_hold(r orders.reviews) returns void la
   where f.state in ('intended', 'refused')
 $$;
 
--- Nobody tries to fulfil it any more: the authority is told what came of the start.
+-- Makes the report of a refused fulfilment due: it will not be retried, so the authority gets the outcome of the start.
 create or replace function orders.abandon_fulfilment(r orders.reviews) returns void language sql as $$
   update orders.effects set report_due_at = clock_timestamp()
   where tenant_id = r.tenant_id and review_id = r.review_id and kind = 'fulfil' and state = 'refused'
     and report_due_at is null and reported_at is null
 $$;
 
--- Whether this order has no lane because the authority refuses to be asked about it: the alert of it says so.
+-- Whether this order has no lane because the authority refuses the question about it, as its alert `question_refused` says.
 create or replace function orders.question_is_refused(r orders.reviews) returns boolean language sql stable as $$
   select r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
     and n.kind = 'question_refused' and n.tenant_id = r.tenant_id)
 $$;
 
--- Held by a person, of whom the authority was never asked: it takes the way of a denial, under the review's id where the authority
--- has an operation.
+-- Holds an order that the authority was never asked about: it goes through the transitions of a denial, with the review's id in place of
+-- the authority's operation id.
 create or replace function orders.hold_unasked(r orders.reviews) returns void language plpgsql as $$
 begin
   update orders.reviews set status = 'DECIDED', lane = 'high', last_event = 'denied', decision = 'DENY', reason_code = 'question_refused',
@@ -155,8 +155,9 @@ begin
   perform orders.request_hold(r);
 end $$;
 
--- A person's decision on an order that came back, that the authority cannot be asked about, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
--- it: a retry is of what was permitted and started, a refund is a new question.
+-- Records a person's decision on an order that came back, that the authority cannot be asked about, or whose hold the shop has not
+-- accepted. `r` is locked. It loosens nothing: a retry repeats what was permitted and started, and a refund is a new question to the
+-- authority.
 create or replace function orders.resolve_returned(r orders.reviews, operator uuid, analyst_decision text, why text, how text)
 returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text) language plpgsql as $$
 #variable_conflict use_column
@@ -167,7 +168,7 @@ declare
   to_status text;
   failed refunds.ledger_entries;                                           -- the refund that brought the order back
 begin
-  -- Whoever has it tried again at this moment comes first, and is seen below.
+  -- Waits for a concurrent retry of the ledger row, so that its result is seen below.
   select l.* into failed from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
   where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.state = 'refused' for update of l;
   select p.email into person from sentinel.operators p
@@ -177,7 +178,7 @@ begin
     when not coalesce(analyst_decision = any(case r.status when 'SHOP_REFUSED' then array['retry', 'refund', 'hold']
       when 'REFUND_REFUSED' then array['retry', 'hold'] when 'HELD' then array['retry']
       when 'SCORED' then case when orders.question_is_refused(r) then array['hold'] end end), false) then 'not_queued'
-    -- Whoever asks at this moment may have it started: nothing is said of it until that is over.
+    -- A process that is asking the authority now may get the order started, so no decision is accepted until its lease is over.
     when r.status = 'SCORED' and r.lease_until > clock_timestamp() then 'under_way'
     when r.status = 'HELD' and not exists (select from orders.effects f where f.tenant_id = r.tenant_id
          and f.review_id = r.review_id and f.kind = 'hold' and f.state = 'intended') then 'nothing_to_retry'
@@ -220,7 +221,7 @@ begin
   return query select analyst_decision, null::integer, null::integer, filed;
 end $$;
 
--- Whether a refund of this order may still be paid, or may have been: nothing is decided of it before a person has said.
+-- Whether a refund of this order may still be paid, or may have been paid.
 create or replace function orders.refund_is_live(r orders.reviews) returns boolean language sql stable as $$
   select exists (
     select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
@@ -230,13 +231,13 @@ create or replace function orders.refund_is_live(r orders.reviews) returns boole
         where s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success')))
 $$;
 
--- Whether the authority has another operation under the key of a refund that failed: it surely asks something else, and always will.
+-- Whether the authority has a different operation under the idempotency key of a refund that failed: every retry would get this conflict.
 create or replace function orders.refund_key_is_taken(failed refunds.ledger_entries) returns boolean language sql stable as $$
   select coalesce(failed.status = 'ERROR' and failed.last_error like 'key_conflict:%', false)
 $$;
 
--- How the operation of a filed refund stands: the one that its row knows, or, where its answer was lost, the one under its key that asks
--- for the same. Somebody else may have taken the key for something else: what becomes of that says nothing of this refund.
+-- The operation state of a filed refund: of the operation that its ledger row names or, if the answer was lost, of the one under its key
+-- with the same agent, action and amount. Another requester may have used the key for something else, which says nothing about this refund.
 create or replace function orders.refund_operation(l refunds.ledger_entries) returns setof sentinel.operation_states language sql stable as $$
   select s.* from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
   where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
@@ -244,14 +245,15 @@ create or replace function orders.refund_operation(l refunds.ledger_entries) ret
       and (o.agent_id, o.action, o.amount_minor, o.currency) = (l.agent_id, l.action, l.amount_minor, l.currency))
 $$;
 
--- Whether the ledger does not know what became of a refund that failed: it is not tried again, and no other is filed. A person's "not
--- executed" tells, whatever an effect of it was left as.
+-- Whether it is unknown if a failed refund was paid: then it is not retried, and no other is filed. A person's "not executed" settles it,
+-- whatever state an effect of it is in.
 create or replace function orders.refund_is_undecided(failed refunds.ledger_entries) returns boolean language sql stable as $$
   select coalesce(failed.status = 'ERROR' and refunds.may_have_been_paid(failed) <> 'not_executed'
     and (failed.reason_code is distinct from 'not_executed' or failed.budget_part is not null), false)
 $$;
 
--- These by the order's id, for the console, which may not read all of a review; the last is the operation of a refund that is in doubt.
+-- The same checks by review id, for the console, whose role may not read all columns of a review; the last function returns the operation
+-- of a refund that is in doubt.
 create or replace function orders.has_live_refund(tenant uuid, review uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select orders.refund_is_live(r) from orders.reviews r where r.tenant_id = tenant and r.review_id = review
@@ -268,17 +270,18 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   where f.tenant_id = tenant and f.review_id = review and s.status = 'in_doubt' order by f.attempt desc limit 1
 $$;
 
--- Why no refund of this order can be filed now; null where one can.
+-- Why no refund of this order can be filed now; null if one can.
 create or replace function orders.refund_refusal(r orders.reviews) returns text language sql stable as $$
   select case when r.amount_minor = 0 then 'nothing_paid'
     when exists (select from refunds.ledger_entries e where e.tenant_id = r.tenant_id
       and e.refund_id = orders.refund_name(r.source, r.order_id)) then 'refund_exists' end
 $$;
 
--- An analyst's decision on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
--- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
--- A decision is about the status that was shown: "retry" must name it, because it means something else in each, and any other may. One on
--- an approval may name which: one that was asked since, under stricter terms, has the same digest.
+-- Records an analyst's decision on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that
+-- the authority cannot be asked about. Security definer, because the console's role may neither change a review nor write into the ledger
+-- except through this function. It locks the review first and the approval second, in the same order as everywhere.
+-- A decision is about the status that was shown: "retry" must name it, because it means something else in each status; other decisions may.
+-- A decision on an approval may name it: an approval requested since then, under stricter terms, has the same digest.
 -- result: the decision; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
   tenant uuid, src text, ord text, operator uuid, analyst_decision text, why text, shown_digest text, shown_status text,
@@ -314,7 +317,7 @@ begin
   if said.result not in ('approved', 'rejected') then
     return query select said.result, said.approvals_given, said.people_required, null::text; return;
   end if;
-  -- An approved one stays queued until the intake has its permit; it looks at once.
+  -- An approved order stays queued until the intake has its permit; it is due at once.
   update orders.reviews set resolution = analyst_decision, resolved_by = person, resolution_reason = why, resolved_at = clock_timestamp(),
     next_attempt_at = clock_timestamp(),
     status = case analyst_decision when 'fulfil' then 'QUEUED' when 'refund' then 'REFUND_FILED' else 'HELD' end,
@@ -328,8 +331,9 @@ begin
   return query select analyst_decision, said.approvals_given, said.people_required, filed;
 end $$;
 
--- The closed try that a later try of the same order was denied for (`duplicate_resource`): the authority holds the refund id for it, and it
--- is under way again, or nothing but the closing keeps it from that. "Try again" once filed another row where it now brings this one back.
+-- The closed try because of which a later try of the same order was denied (`duplicate_resource`): the authority holds the refund id for
+-- it, and it is in progress again, or only its being closed prevents that. Such tries exist because an older "retry" filed a new row, where
+-- it now retries the existing one.
 create or replace function orders.try_that_holds_refund(denied orders.refunds) returns integer language sql stable as $$
   select c.attempt from orders.refunds c join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
   join sentinel.operation_states s on s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
@@ -338,11 +342,12 @@ create or replace function orders.try_that_holds_refund(denied orders.refunds) r
   order by c.attempt limit 1
 $$;
 
--- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
--- else that was not seen, the decision is carried to its approval, under every rule of approvals. A row that was denied or
--- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, also where it has
--- ended anew since (its end is later than the one that was told), and one whose doubt has ended says so there: `refund_failed` may have
--- been paid, `refund_unpaid` surely not. One that was denied for an earlier try gives way to it (`try_that_holds_refund`).
+-- Tracks filed refunds; returns how many it processed. The person who filed one has approved it: if its ledger row needs an approval for no
+-- reasons other than those the person knew, their vote is recorded on that approval, under all rules of approvals. A row that was denied
+-- or failed brings the order back to a person (REFUND_REFUSED), with the reason and an alert. If such a row continues after all, or has
+-- ended again since the end that was recorded, the order goes back to REFUND_FILED. If its doubt was resolved, the reason is updated:
+-- `refund_failed` may have been paid, `refund_unpaid` surely was not. A try that was denied because of an earlier one is closed in favour
+-- of that one (`try_that_holds_refund`).
 create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -390,7 +395,7 @@ begin
       from orders.refunds c join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
       where r.tenant_id = tenant and r.review_id = f.review_id and r.status = 'REFUND_REFUSED'
         and c.tenant_id = tenant and c.review_id = f.review_id and c.attempt = f.held_by returning r.last_error into held;
-      -- Nobody has said anything else meanwhile: the review is locked.
+      -- The review is locked and still REFUND_REFUSED, so no person has decided otherwise meanwhile.
       if found then
         update orders.refunds set state = 'closed' where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
         update orders.refunds set state = 'refused', refused_code = left(held, 200)

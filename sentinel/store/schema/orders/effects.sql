@@ -1,6 +1,6 @@
--- What the shop is asked to do: fulfilments and holds, and the reports of them.
+-- Effects in the shop: fulfilments and holds, and the reports of fulfilments to the authority.
 
--- What is done to an order in the shop; on record before it is tried. The operation is the shop's idempotency key.
+-- What the shop is asked to do with an order, recorded before it is tried. The operation id is the idempotency key sent to the shop.
 create table orders.effects (
   tenant_id       uuid not null,
   review_id       uuid not null,
@@ -11,18 +11,18 @@ create table orders.effects (
   tries           integer not null default 0,
   tried_at        timestamptz,
   next_attempt_at timestamptz not null default clock_timestamp(),
-  shop_reference  text,                                                    -- the shop's own name for what it did
+  shop_reference  text,                                                    -- the shop's id of what it did
   last_error      text check (length(last_error) <= 500),
-  -- what the authority is told of a fulfilment, until it has acknowledged it
+  -- the report of a fulfilment to the authority, to be sent until acknowledged
   report_due_at   timestamptz,
   report_tries    integer not null default 0,
   reported_at     timestamptz,
-  report_error    text check (length(report_error) <= 500),                -- beside a reported_at: a person put it away
+  report_error    text check (length(report_error) <= 500),                -- beside a reported_at: discarded by a person
   created_at      timestamptz not null default clock_timestamp(),
   updated_at      timestamptz not null default clock_timestamp(),
   primary key (review_id, kind, tenant_id),
   constraint effects_operation_once unique (operation_id, kind, tenant_id),
-  -- The lane travels with the effect, so no code anywhere can fulfil what was denied.
+  -- The effect has a copy of the review's lane, so no code can fulfil an order that was denied.
   constraint effects_of_lane foreign key (review_id, tenant_id, lane)
     references orders.reviews (review_id, tenant_id, lane) on update cascade,
   constraint effects_no_fulfilment_of_high check (kind <> 'fulfil' or lane in ('low', 'medium') or state = 'cancelled')
@@ -47,7 +47,7 @@ begin
     end if;
     new.updated_at := clock_timestamp();
   end if;
-  -- A fulfilment is intended or done only while its order is started, which nothing that was denied ever is.
+  -- A fulfilment is intended or done only while its order is STARTED, which a denied order never is.
   if new.kind = 'fulfil' and new.state in ('intended', 'done') and (tg_op = 'INSERT' or new.state <> old.state) then
     select * into review from orders.reviews r where r.tenant_id = new.tenant_id and r.review_id = new.review_id;
     if review.status is distinct from 'STARTED' or review.operation_id is distinct from new.operation_id then
@@ -61,7 +61,7 @@ begin
   return new;
 end $$;
 
--- An effect begins as done only beside the simulated shop's row, for an order that is shipped in the same statement.
+-- Allows an effect to be inserted as done only with the simulated shop's row, for an order that is shipped in the same statement.
 create or replace function orders.check_shipped() returns trigger language plpgsql as $$
 begin
   if exists (
@@ -74,7 +74,7 @@ begin
   return null;
 end $$;
 
--- FULFILLED says that the shop did it; the effect must say so too.
+-- Checks that a review that becomes FULFILLED has a fulfilment that is done.
 create or replace function orders.check_fulfilled() returns trigger language plpgsql as $$
 begin
   if not exists (select from orders.effects f where f.tenant_id = new.tenant_id and f.review_id = new.review_id
@@ -84,15 +84,15 @@ begin
   return null;
 end $$;
 
--- The holds that reviews now HELD want; due a little later, because whoever wrote this tries at once.
+-- Inserts the holds of reviews that are now HELD; due a little later, because the process that inserts them tries at once itself.
 create or replace function orders.hold_reviews(ids uuid[]) returns void language sql as $$
   insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, next_attempt_at)
-  select r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id, clock_timestamp() + interval '15 seconds'
+  select r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id, clock_timestamp() + interval '30 seconds'
   from orders.reviews r where r.review_id = any(ids) and r.status = 'HELD'
   on conflict (review_id, kind, tenant_id) do nothing
 $$;
 
--- The shop's answer to a fulfilment: done, or refused, which is for a person and is reported when nobody tries again.
+-- Records the shop's answer to fulfilments: done, or refused, which needs a person and is reported only when it will not be retried.
 create or replace function orders.settle_fulfilments(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -120,7 +120,7 @@ begin
   return query select unnest(mine);
 end $$;
 
--- A try of a hold: done, refused, or still to be tried.
+-- Records a try of each hold: done, refused, or to be tried again.
 create or replace function orders.settle_holds(batch jsonb) returns void language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -136,7 +136,7 @@ begin
   perform orders.raise_alerts(batch);
 end $$;
 
--- Holds that are due, for one try each.
+-- Claims holds that are due, for one try each; they are due again after `hold_seconds`.
 create or replace function orders.claim_holds(tenant uuid, most integer, hold_seconds double precision)
 returns table (tries integer, seconds_ago double precision, work orders.work) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan as $$
@@ -153,7 +153,7 @@ returns table (tries integer, seconds_ago double precision, work orders.work) la
   where d.review_id in (select review_id from taken)
 $$;
 
--- Outcomes that the authority has not acknowledged, for one try each.
+-- Takes reports that the authority has not acknowledged, for one try each; they are due again after `retry_seconds`.
 create or replace function orders.take_reports(tenant uuid, most integer, retry_seconds double precision)
 returns table (review_id uuid, source text, order_id text, done boolean, operation_id uuid, shop_reference text, error text,
   amount_minor bigint, currency text, tries integer) language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off

@@ -1,5 +1,5 @@
--- Orders that go the plain way, many per call and a few statements for all of them: new, scored without outside calls,
--- permitted at once, fulfilled by the simulated shop. What is not plain goes by the steps (steps.sql), with the same result.
+-- The fast path for plain orders, many per call in a few statements: new, scored without outside calls, allowed at once, fulfilled by the
+-- simulated shop. Other orders go through the steps (steps.sql), with the same result.
 
 -- The orders of one account of one source in the last 24 hours, and their sum in one currency.
 create or replace function orders.account_day(tenant uuid, src text, account text, money text)
@@ -10,9 +10,9 @@ returns table (orders bigint, minor bigint) language sql stable as $$
           and v.tenant_id = tenant limit 1000) o
 $$;
 
--- Until this transaction ends nobody else takes an order of these accounts, so who counts them under it has counted all that were taken
--- before. With its owner's rights: no program but the authority may take other advisory locks. Ascending, as everywhere, and before anything
--- is written.
+-- Locks these accounts until the transaction ends: no other transaction takes an order of them, so a count made under the lock includes all
+-- orders taken before. Security definer: no program but the authority may take other advisory locks. The locks are taken in ascending
+-- order, as everywhere, and before anything is written.
 create or replace function orders.take_account_locks(batch jsonb) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -21,8 +21,8 @@ begin
     from jsonb_to_recordset(batch) i(tenant_id uuid, source text, account_ref text) where i.account_ref is not null order by 1) w;
 end $$;
 
--- How deliveries stand before anything is written: new with what is known of their account, or recorded with the final answer.
--- Neither (`known`): take_deliveries says. Other orders of the same account in the batch are not counted here.
+-- The state of deliveries before anything is written: new, with the figures of their account; recorded, with the final answer; or known,
+-- and then take_deliveries decides. Other orders of the same account in the batch are not counted here.
 create or replace function orders.delivery_states(batch jsonb) returns table (
   seq integer, outcome text, response_status integer, response_body text, velocity_24h bigint, amount_24h bigint, seen_at timestamptz
 ) language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -41,8 +41,8 @@ begin
     on r.review_id is null and i.account_ref is not null;
 end $$;
 
--- New orders, taken with their score in one insert. What does not come back was taken by somebody else, or more orders of its account are
--- there by now than it was scored with: those are taken by take_deliveries, and scored with what that counts.
+-- Takes new orders with their scores in one insert. An order that is not returned was taken by another process, or its account has more
+-- orders by now than it was scored with; the latter are taken by take_deliveries and scored with its count.
 create or replace function orders.take_scored(batch jsonb) returns table (review_id uuid, received_at timestamptz)
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan as $$
@@ -61,17 +61,17 @@ begin
     signals jsonb, model text, score_ms integer, guard_params jsonb, counted_orders bigint, counted_minor bigint)
   left join lateral orders.account_day(i.tenant_id, i.source, i.account_ref, i.currency) k on i.account_ref is not null
   where i.account_ref is null or (k.orders <= i.counted_orders and k.minor <= i.counted_minor)
-  -- In one order for everybody, so that two batches never wait for each other in a circle.
+  -- In one order by all callers, so that two batches never deadlock.
   order by i.order_id, i.source, i.tenant_id
   on conflict on constraint reviews_order_once do nothing
   returning reviews.review_id, reviews.received_at;
 end $$;
 
--- Permissions of scored orders and their fulfilment by the simulated shop: one conditional update takes each from SCORED to
--- FULFILLED, with the shop's row, the effect and the answer to the sender. An order that is not the caller's any more, or that
--- stands otherwise in the shop, is left as it is and does not come back.
--- Without index scans a review can be found only by its key, through a bitmap: in a young table a planner takes a walk through a
--- whole index for cheaper, and a session keeps that plan while the table grows.
+-- Records the ALLOW of scored orders and their fulfilment by the simulated shop: one conditional update takes each from SCORED to
+-- FULFILLED, with the shop's row, the effect and the answer to the sender. An order that the caller no longer holds, or that the shop
+-- already has a row for, is left as it is and not returned.
+-- Index scans are off, so a review can be found only by its key, through a bitmap: on a new table the planner estimates a scan of a whole
+-- index as cheaper, and a session keeps that plan while the table grows.
 create or replace function orders.ship_scored(batch jsonb) returns setof uuid language plpgsql set enable_seqscan = off
   set enable_indexscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -81,12 +81,12 @@ begin
     select * from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, epoch bigint,
       operation_id uuid, decision_event_id uuid, reason_code text, proof_id text, start_id uuid, told jsonb,
       response_status integer, response_body text, keep_seconds double precision)
-    -- In one order for everybody, so that two batches never wait for each other in a circle.
+    -- In one order by all callers, so that two batches never deadlock.
     order by i.order_id, i.source, i.tenant_id),
   ready as materialized (
     select i.* from asked i cross join lateral (
       select from orders.reviews r where r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.source = i.source
-        -- Its lease began before the authority was asked and ends before the time that its start declared.
+        -- The lease began before the authority was asked, and ends before the time to act that the start declared.
         and r.order_id = i.order_id and r.epoch = i.epoch and r.status = 'SCORED' and r.lease_until > clock_timestamp()
       for update) mine),
   shop as (

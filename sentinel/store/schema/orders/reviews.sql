@@ -1,10 +1,10 @@
--- Order review: one review per order for ever, the lanes it moves in, its trail, and the deliveries that were answered.
--- The intake proposes; these constraints and triggers decide what can become a row. The first file of the schema `orders`.
+-- Order review: one review per order for ever, its lanes and statuses, its trail, and the recorded answers to deliveries.
+-- The intake proposes rows; these constraints and triggers decide what is accepted. The first file of the schema `orders`.
 
 create schema orders;
 
--- The table of worker/orders/lanes.py as data: a test holds the two equal. Anything else is refused, whoever asks.
--- No lane ('-') until the authority has decided. A retired way is in trails of before; nothing goes it any more.
+-- The transitions of worker/orders/lanes.py as data; a test compares the two. Any other transition is refused, for every role.
+-- An order has no lane ('-') until the authority has decided. A retired transition occurs only in older trails and is refused now.
 create table orders.transitions (
   from_lane   text not null,
   from_status text not null,
@@ -51,35 +51,35 @@ insert into orders.transitions (from_lane, from_status, event, to_lane, to_statu
   ('medium', 'STARTED', 'gave_up', 'medium', 'HELD', true),
   ('medium', 'HELD', 'reopened', 'medium', 'SHOP_REFUSED', true);
 
--- One order of a source, and how far its review is.
+-- One order of a source, and the state of its review.
 create table orders.reviews (
   tenant_id         uuid not null,
   review_id         uuid not null,
   source            text not null check (length(source) between 1 and 64 and source !~ '[^A-Za-z0-9._-]'),
   order_id          text not null check (length(order_id) between 1 and 128 and order_id !~ '[^A-Za-z0-9._:/@#-]'),
-  body_sha256       bytea not null check (length(body_sha256) = 32),       -- of the first body: another one is a conflict
+  body_sha256       bytea not null check (length(body_sha256) = 32),       -- of the first body; a different one is a conflict
   amount_minor      bigint not null check (amount_minor between 0 and 1000000000000), -- 0: nothing to pay
   currency          text not null check (currency ~ '^[A-Z]{3}$'),
   account_ref       text check (length(account_ref) <= 200),               -- the customer, as the source calls them
-  order_facts       jsonb not null,                                        -- as the source's field map read it; never leaves this schema
+  order_facts       jsonb not null,                                        -- as parsed by the source's field map; never leaves this schema
   status            text not null default 'RECEIVED' check (status in
                       ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED', 'FULFILLED', 'HELD', 'REFUND_FILED',
                        'SHOP_REFUSED', 'REFUND_REFUSED')),
   lane              text check (lane in ('low', 'medium', 'high')),
-  last_event        text,                                                  -- what brought it here
-  -- who works on it
-  epoch             bigint not null default 1,                             -- grows with each holder: who has an older one writes nothing
+  last_event        text,                                                  -- the latest event
+  -- the process that works on it
+  epoch             bigint not null default 1,                             -- each holder adds 1; writes of an older one are refused
   holder            uuid,                                                  -- the process that works on it
   lease_until       timestamptz,
-  attempts          integer not null default 0,                            -- that failed
+  attempts          integer not null default 0,                            -- failed ones
   next_attempt_at   timestamptz not null default clock_timestamp(),
   last_error        text check (length(last_error) <= 500),
   -- the score
   band              text check (band in ('low', 'medium', 'high', 'unknown')),
-  signals           jsonb,                                                 -- what the score found
+  signals           jsonb,                                                 -- what scoring found
   model             text check (model in ('not_asked', 'agreed', 'raised', 'fell_back')),
   score_ms          integer,                                               -- milliseconds
-  guard_params      jsonb,                                                 -- fixed at the score: a retry asks the same
+  guard_params      jsonb,                                                 -- fixed when scored: a retry sends the same
   -- the authority's answer
   operation_id      uuid,                                                  -- the authority's, as the next five
   decision_event_id uuid,
@@ -87,9 +87,9 @@ create table orders.reviews (
   reason_code       text,
   proof_id          text,
   approval_id       uuid,
-  start_id          uuid,                                                  -- stored before the start is asked
+  start_id          uuid,                                                  -- stored before the start request
   decided_at        timestamptz,
-  due_at            timestamptz,                                           -- until when an analyst should have answered
+  due_at            timestamptz,                                           -- when an analyst should have decided by
   -- the analyst's last decision: all of them are in orders.analyst_decisions
   resolution        text check (resolution in ('fulfil', 'refund', 'hold')),
   resolved_by       text,
@@ -97,8 +97,8 @@ create table orders.reviews (
   resolved_at       timestamptz,
   received_at       timestamptz not null default clock_timestamp(),
   updated_at        timestamptz not null default clock_timestamp(),
-  -- Every index that a step may take opens with what it is for, never with the tenant: a planner that knows nothing of a young table yet takes
-  -- any index that opens with a column of the question, and keeps to it.
+  -- An index that a step may use starts with the column it is for, never with the tenant: on a new table without statistics the planner
+  -- uses any index that starts with a column of the query, and keeps that plan.
   primary key (review_id, tenant_id),
   constraint reviews_order_once unique (order_id, source, tenant_id),
   constraint reviews_lane unique (review_id, tenant_id, lane),
@@ -108,16 +108,16 @@ create table orders.reviews (
   constraint reviews_scored check (status = 'RECEIVED' or (band is not null and guard_params is not null)),
   constraint reviews_high_is_held check (lane <> 'high' or status in ('DECIDED', 'HELD')),
   constraint reviews_resolved check ((resolution is null) = (resolved_at is null)),
-  -- What is started or fulfilled was permitted, and the low lane is the authority's ALLOW: whatever a program writes.
+  -- Whatever a program writes: an order in the low lane has the authority's ALLOW, and one that is started or fulfilled was permitted.
   constraint reviews_low_is_allowed check (lane <> 'low' or decision = 'ALLOW'),
   constraint reviews_started_is_permitted check (status not in ('STARTED', 'FULFILLED') or decision in ('ALLOW', 'APPROVAL_REQUIRED'))
 ) with (fillfactor = 50);
 
--- Over no column that a step changes, so that most steps are cheap (heap-only) updates: a finished one is due never.
+-- Indexes no column that most steps change, so that most updates are cheap (heap-only); a finished review is never due (infinity).
 create index reviews_due on orders.reviews (next_attempt_at, tenant_id) where next_attempt_at < 'infinity';
 create index reviews_account on orders.reviews (account_ref, received_at) where account_ref is not null;
 create index reviews_approval on orders.reviews (approval_id) where approval_id is not null;
--- By tenant, for pages alone, which say its condition: it holds of every row, and keeps other statements from this index.
+-- By tenant, for pages only, whose queries repeat the condition: it is true of every row, and keeps other statements from using this index.
 create index reviews_newest on orders.reviews (tenant_id, received_at desc, review_id desc) where received_at > '-infinity';
 
 -- The trail of a review: every change of lane or status, written by the trigger below and by nothing else. Append-only.
@@ -138,7 +138,7 @@ create table orders.events (
 create trigger append_only before update or delete or truncate on orders.events
   for each statement execute function refunds.refuse_change();
 
--- What a delivery was answered, for its repeats; kept for a while. The order itself is in reviews, for ever.
+-- The answer to a delivery, for repeats of it; deleted after a while. The order itself stays in reviews for ever.
 create table orders.deliveries (
   tenant_id       uuid not null,
   source          text not null,
@@ -146,15 +146,15 @@ create table orders.deliveries (
   review_id       uuid not null,
   response_status integer not null check (response_status between 200 and 299),
   response_body   text not null,
-  is_final        boolean not null,                                        -- false: a repeat is told where the order stands now
+  is_final        boolean not null,                                        -- false: a repeat gets the order's current state
   recorded_at     timestamptz not null default clock_timestamp(),
-  expires_at      timestamptz not null,                                    -- a repeat after this moment is told where the order stands
+  expires_at      timestamptz not null,                                    -- a repeat after this moment gets the order's current state
   primary key (order_id, source, tenant_id),
   foreign key (review_id, tenant_id) references orders.reviews
 );
 create index deliveries_expiry on orders.deliveries (expires_at);
 
--- From when on approvals decided by people matter to orders that wait.
+-- The moment since which people's decisions on approvals may still matter to waiting orders; earlier ones have been handled.
 create table orders.approval_cursors (
   tenant_id uuid primary key,
   since     timestamptz not null
@@ -176,7 +176,7 @@ begin
   if old.guard_params is not null and new.guard_params is distinct from old.guard_params then
     raise exception 'what is asked is asked the same again' using errcode = 'check_violation', constraint = 'reviews_question_fixed';
   end if;
-  -- Its approval is asked again under stricter terms: nobody has said anything on the new one.
+  -- A new approval was requested under stricter terms, and no person has decided it yet: clear the resolution.
   if old.resolution is not null and (old.status, new.status, new.last_event) = ('QUEUED', 'QUEUED', 'asked_again')
      and new.approval_id is distinct from old.approval_id then
     new.resolution := null; new.resolved_by := null; new.resolution_reason := null; new.resolved_at := null;
@@ -185,9 +185,10 @@ begin
      is distinct from (old.resolution, old.resolved_by, old.resolution_reason, old.resolved_at) then
     raise exception 'an order is resolved once' using errcode = 'check_violation', constraint = 'reviews_resolved_once';
   end if;
-  -- What looks into a table stands by itself, behind what rules it out: an expression with a query in it costs many times more.
+  -- Each check that queries a table is a statement of its own behind the cheap condition: an expression that contains a query costs many
+  -- times more even where the query is not run.
   if (new.status, new.lane) is distinct from (old.status, old.lane)
-     -- Three declared steps at once: allowed, started, fulfilled (plain_orders.sql).
+     -- 'shipped' is three declared transitions at once: allowed, started, fulfilled (plain_orders.sql).
      and not coalesce(new.last_event = 'shipped' and (old.status, new.lane, new.status) = ('SCORED', 'low', 'FULFILLED')
                       and new.start_id is not null, false) then
     if not exists (
@@ -198,7 +199,7 @@ begin
         using errcode = 'check_violation', constraint = 'reviews_transition';
     end if;
   end if;
-  -- The intake may start what the authority permitted; trying again what the shop refused takes a person's decision on it.
+  -- The intake may start an order that the authority permitted; retrying one that the shop refused needs a person's decision.
   if new.last_event = 'retried' and new.status <> old.status then
     if not exists (
        select from orders.analyst_decisions w where w.tenant_id = new.tenant_id and w.review_id = new.review_id and w.decision = 'retry'
@@ -209,15 +210,15 @@ begin
   if new.status in ('FULFILLED', 'HELD', 'REFUND_FILED') then
     new.next_attempt_at := 'infinity';
   elsif new.status in ('SHOP_REFUSED', 'REFUND_REFUSED') then
-    -- Not over, and nothing that time brings: only a person moves it.
+    -- Not finished, but never due: only a person's decision changes it.
     new.next_attempt_at := '9999-12-31';
   end if;
   new.updated_at := clock_timestamp();
   return new;
 end $$;
 
--- Once per statement: many orders move in one. With its owner's rights: no program may write the trail itself.
--- What was shipped at once has gone three steps.
+-- Writes the trail once per statement, for all reviews that it changed. Security definer: no program may write the trail itself.
+-- An order that was shipped at once gets three events.
 create or replace function orders.write_events() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin

@@ -1,10 +1,10 @@
--- The steps of order review, many orders per call and all of a call in one transaction. Every change names the epoch it
--- expects: a row whose holder changed meanwhile is simply not among those that come back.
+-- The steps of order review: many orders per call, each call in one transaction. Every change names the epoch it expects: a row whose
+-- holder changed meanwhile is left alone, and its id is not returned.
 --
--- Every statement names the rows it is about as an array, so that it goes by their index whatever the planner believes:
--- one that knows nothing of a young table yet would read all of it for a batch, and keep to that.
+-- Every statement passes the ids of its rows as an array, so that it uses their index whatever the planner estimates: on a new table
+-- without statistics the planner would read the whole table for a batch, and keep that plan.
 
--- What whoever works on an order must know of it. What is derived of an order (the account's age) is bounded by received_at.
+-- What a process that works on an order needs to know of it. Values derived from the order (the account's age) are limited by received_at.
 create type orders.work as (
   review_id uuid, source text, order_id text, amount_minor bigint, currency text, account_ref text, order_facts jsonb,
   status text, lane text, epoch bigint, attempts integer, band text, signals jsonb, model text, guard_params jsonb,
@@ -13,7 +13,7 @@ create type orders.work as (
   seconds_since_try double precision, received_at timestamptz
 );
 
--- What is told of a delivery, as callers hand it over with a step.
+-- The answer to a delivery, as callers pass it with a step.
 create type orders.delivery_response as (response_status integer, response_body text, is_final boolean, keep_seconds double precision);
 
 create or replace function orders.as_work(r orders.reviews) returns orders.work language plpgsql stable as $$
@@ -30,8 +30,8 @@ begin
     r.received_at)::orders.work;
 end $$;
 
--- What our own orders say about an order's account: those of the 24 hours before it came, and since, this one not counted.
--- Null where it names no account; an account is one of its source. Whoever scores an order that was taken without its score asks here.
+-- The number and the sum (in the order's currency) of the account's other orders from 24 hours before this one until now. Null if the order
+-- names no account; an account belongs to its source. Used to score an order that was taken without a score.
 create or replace function orders.account_velocity(r orders.reviews, out velocity_24h bigint, out amount_24h bigint)
 language sql stable as $$
   select case when r.account_ref is not null then count(*) end,
@@ -41,7 +41,7 @@ language sql stable as $$
           and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k
 $$;
 
--- The same of orders that somebody left behind without a score.
+-- The same for orders that an earlier holder left without a score.
 create or replace function orders.account_velocities(batch jsonb) returns table (
   review_id uuid, velocity_24h bigint, amount_24h bigint
 ) language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -57,11 +57,11 @@ begin
   cross join lateral orders.account_velocity(r) k;
 end $$;
 
--- One of many equal deliveries takes the order; the others are told how it stands:
---   taken      it is this caller's, new or left behind by a holder that is gone
---   recorded   it was answered before; the answer is here
---   standing   it was finished without an answer on record
---   in_flight  somebody is at it
+-- Takes the orders of these deliveries: one of many equal deliveries takes its order, the others get its state. Outcomes:
+--   taken      this caller holds the order: it is new, or its earlier holder's lease expired
+--   recorded   the delivery was answered before; the answer is returned
+--   standing   no holder works on it any more, and no answer is recorded
+--   in_flight  another holder is working on it
 --   conflict   the order came before with another body
 create or replace function orders.take_deliveries(batch jsonb) returns table (
   seq integer, outcome text, response_status integer, response_body text, is_final boolean,
@@ -74,7 +74,7 @@ declare
   d orders.deliveries;
 begin
   perform orders.take_account_locks(batch);
-  -- In one order for everybody, so that two batches never wait for each other in a circle. Most repeats end at the look.
+  -- Inserted in one order by all callers, so that two batches never deadlock. Most repeats are ruled out by the look-up before the insert.
   insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
     order_facts, holder, lease_until, next_attempt_at)
   select x.tenant_id, x.token, x.source, x.order_id, decode(x.body_sha256, 'hex'), x.amount_minor, x.currency, x.account_ref,
@@ -99,7 +99,7 @@ begin
       select * into d from orders.deliveries v where v.order_id = i.order_id and v.source = i.source and v.tenant_id = i.tenant_id;
       if d.review_id is null and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED')
          and (r.lease_until is null or r.lease_until <= clock_timestamp()) then
-        -- Of the row as it is once it is ours to change; nothing comes back when somebody else was quicker.
+        -- Checked again on the locked row; no row is returned if another process took it first.
         update orders.reviews v set epoch = v.epoch + 1, holder = i.token,
           lease_until = clock_timestamp() + i.lease, next_attempt_at = clock_timestamp() + i.lease
         where v.review_id = r.review_id and v.tenant_id = i.tenant_id and v.epoch = r.epoch and v.status = r.status
@@ -127,7 +127,7 @@ create or replace function orders.review_ids(batch jsonb) returns uuid[] languag
   select array_agg((b.value ->> 'review_id')::uuid) from jsonb_array_elements(batch) b
 $$;
 
--- Band, signals and the question, once and for all.
+-- Stores band, signals and guard params, once per order; returns the ids of the orders that were updated.
 create or replace function orders.score_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -142,7 +142,7 @@ begin
   returning r.review_id;
 end $$;
 
--- The answers of the batch's deliveries, where there is one.
+-- Stores the answers to the batch's deliveries, for rows that have one.
 create or replace function orders.record_deliveries(batch jsonb) returns void language sql as $$
   insert into orders.deliveries (tenant_id, source, order_id, review_id, response_status, response_body, is_final, expires_at)
   select i.tenant_id, i.source, i.order_id, i.review_id, (i.answered).response_status, (i.answered).response_body,
@@ -152,7 +152,7 @@ create or replace function orders.record_deliveries(batch jsonb) returns void la
   on conflict (order_id, source, tenant_id) do nothing
 $$;
 
--- What a sender was told and whom to alert, of the batch's rows that are in `mine`.
+-- Stores the answers to senders and the alerts of those of the batch's rows that are in `mine`.
 create or replace function orders.record_responses(batch jsonb, mine uuid[]) returns void language plpgsql as $$
 declare
   told jsonb;
@@ -166,9 +166,9 @@ begin
   end if;
 end $$;
 
--- The authority's answer, and what follows from it at once: low is started, medium queued, high held.
--- Event: allowed, approved (a person said so), needs_analyst, asked_again (a queued order has another approval: it waits for that one),
--- denied, rejected (by a person or by time).
+-- Records the authority's answer and what follows from it at once: low is started, medium queued, high held.
+-- Event: allowed, approved (by a person), needs_analyst, asked_again (a queued order has another approval and waits for that one),
+-- denied, rejected (by a person, or expired).
 create or replace function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -204,7 +204,7 @@ begin
     on conflict (review_id, kind, tenant_id) do update set state = 'intended' where f.state = 'cancelled';
   end if;
   if batch @? '$[*] ? (@.event == "needs_analyst" || @.event == "asked_again")' then
-    -- Due at some time in any case: what waits is found by when it is due. What somebody has approved by now is due at once.
+    -- A queued order always gets a due time, because waiting orders are found by it. One whose approval is decided by now is due at once.
     update orders.reviews r set status = 'QUEUED', last_event = 'queued', lease_until = null, holder = null, attempts = 0,
       next_attempt_at = case when i.at_once then clock_timestamp()
                              else coalesce(i.due_at, clock_timestamp() + interval '1 hour') + interval '1 second' end
@@ -221,7 +221,7 @@ begin
   return query select unnest(mine);
 end $$;
 
--- The start was refused, so surely nothing happened: back to where the authority is asked again.
+-- Records refused starts: surely nothing happened, so the orders go back to the status in which the authority is asked again.
 create or replace function orders.refuse_starts(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -242,7 +242,8 @@ begin
   return query select unnest(mine);
 end $$;
 
--- Not now: somebody takes it up again after a pause. With an answer it is on record; without, the sender comes again.
+-- Postpones orders: a process takes them up again after a pause. An answer to the sender, if there is one, is recorded; without one the
+-- sender delivers again.
 create or replace function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -266,7 +267,7 @@ begin
   return query select unnest(mine);
 end $$;
 
--- Orders that somebody left behind or put off, and queued ones about which something was decided.
+-- Claims orders whose holder is gone, postponed orders that are due, and queued orders that are due because of a decision.
 create or replace function orders.claim_reviews(tenant uuid, most integer, token uuid, lease_seconds double precision)
 returns setof orders.work language sql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan as $$
@@ -284,7 +285,7 @@ returns setof orders.work language sql set enable_seqscan = off set enable_hashj
   select (orders.as_work(m::orders.reviews)).* from mine m
 $$;
 
--- People decided: the orders that waited for it are due.
+-- Makes the queued orders of these approvals due, because people decided them; returns how many.
 create or replace function orders.make_reviews_due(tenant uuid, approvals uuid[]) returns bigint language sql as $$
   with woken as (
     update orders.reviews r set next_attempt_at = clock_timestamp()

@@ -1,45 +1,46 @@
--- The budget of an order: one row for each tenant, channel, source and order, which every refund of it takes from.
+-- The budget of an order: one row for each tenant, channel, source and order; every refund of the order takes from it.
 --
--- An entry says in `budget_part` where its amount stands; triggers keep the row equal to the sums of its entries, so no way
--- of handling an entry passes it by, and the constraint `order_budget_not_exceeded` ends what would exceed it. Entries are
--- locked before budgets, and budgets in the order of their key.
+-- An entry's `budget_part` is the part that its amount is counted in. Triggers keep the row equal to the sums of its entries, so no way of
+-- handling an entry bypasses it, and the constraint `order_budget_not_exceeded` refuses what would exceed it. Entries are locked before
+-- budgets, and budgets in the order of their key.
 
--- One order's budget. Parts in the minor unit of `currency`; their sum is within what was paid, beside beyond_minor.
+-- One order's budget. Parts in the minor unit of `currency`; their sum minus beyond_minor is at most paid_minor.
 create table refunds.order_budgets (
   tenant_id         uuid not null,
   channel           text not null,
   source            text not null,
   order_ref         text not null,
   currency          text not null,
-  paid_minor        bigint check (paid_minor >= 0),                        -- null: not known; then nothing goes without a person
-  reserved_minor    bigint not null default 0 check (reserved_minor >= 0), -- permitted, or waits for a person's decision
+  paid_minor        bigint check (paid_minor >= 0),                        -- null: not known; then every refund needs a person
+  reserved_minor    bigint not null default 0 check (reserved_minor >= 0), -- allowed, or waiting for a person's decision
   executed_minor    bigint not null default 0 check (executed_minor >= 0),
-  handled_minor     bigint not null default 0 check (handled_minor >= 0),  -- paid back by a person, elsewhere
-  in_doubt_minor    bigint not null default 0 check (in_doubt_minor >= 0), -- begun, and nobody knows whether it was paid
-  -- What the parts are more than was paid, through facts that no database can refuse: a person handled more than was left, an entry
-  -- that held no part may have been paid elsewhere, or the source has lowered what was paid. Never through a permission.
+  handled_minor     bigint not null default 0 check (handled_minor >= 0),  -- refunded by a person, elsewhere
+  in_doubt_minor    bigint not null default 0 check (in_doubt_minor >= 0), -- begun, unknown whether it was paid
+  -- By how much the parts exceed what was paid, because of facts that the database cannot refuse: a person handled more than was left, an
+  -- entry that held no part may have been paid elsewhere, or the source lowered the paid amount. An ALLOW never causes it.
   beyond_minor      bigint not null default 0 check (beyond_minor >= 0),
-  uncounted_entries integer not null default 0 check (uncounted_entries >= 0), -- in a part, in another currency: no sum holds them
+  uncounted_entries integer not null default 0 check (uncounted_entries >= 0), -- have a part but another currency; in no sum
   primary key (tenant_id, channel, source, order_ref),
   constraint order_budget_not_exceeded
     check (reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor <= paid_minor)
 ) with (fillfactor = 70);
 
--- Where an order is refunded once without a person's decision, one entry takes it, in the statement that records the permission:
--- entries that are looked at at the same time do not see each other. What lets its amount go gives the order back.
+-- An order may be refunded once without a person's decision; the entry that does so takes the order in the statement that records its
+-- ALLOW, because entries that are processed at the same time do not see each other. An entry that ends without a payment gives the order
+-- back.
 create table refunds.orders_taken (
   tenant_id       uuid not null,
   channel         text not null,
   order_ref       text not null,
-  ledger_entry_id text not null,                                           -- the one entry that has it
+  ledger_entry_id text not null,                                           -- the entry that took it
   taken_at        timestamptz not null default clock_timestamp(),
   source          text not null default '',
   primary key (order_ref, channel, source, tenant_id),
   foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
 );
 
--- Whether a person is asked about another entry of the order and was never asked about this one: the person may refund the order by
--- hand, and the ledger learns of it later.
+-- Whether a person is being asked about another entry of the order and was never asked about this one: that person may refund the order by
+-- hand, and the ledger learns of it only later.
 create or replace function refunds.is_behind_question(e refunds.ledger_entries) returns boolean language sql stable as $$
   select e.approval_id is null and exists (
     select from refunds.ledger_entries x
@@ -47,8 +48,8 @@ create or replace function refunds.is_behind_question(e refunds.ledger_entries) 
       and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))
 $$;
 
--- Of a refund that an analyst filed, whether an order of the same id was refunded, or may yet be, under a budget that may be this order's
--- too: by rows that name no source, or in another channel of the same source.
+-- For a refund that an analyst filed: whether an order with the same id was refunded, or may still be, under a different budget row that
+-- may be the same order's: by entries that name no source, or in another channel of the same source.
 create or replace function refunds.is_refunded_under_another_budget(e refunds.ledger_entries) returns boolean language sql stable as $$
   select coalesce(e.escalation = 'analyst_refund', false) and exists (
     select from refunds.ledger_entries x
@@ -56,11 +57,12 @@ create or replace function refunds.is_refunded_under_another_budget(e refunds.le
       and (x.channel, x.source) <> (e.channel, e.source) and (x.budget_part is not null or x.status not in ('DENIED', 'ERROR')))
 $$;
 
--- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
--- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
--- What a person let pass although nobody knows what was paid comes with `unknown_lifted`. What takes its order (`takes_order`: it is
--- refunded once without a person) finds no room while a person is asked about another entry of it and was never asked about this one:
--- what the person pays by hand is known here later. Looked at behind the lock of the budget, which a question to a person takes too.
+-- Which of these changes fit into their orders' budgets. An ALLOW (`to_status` ALLOWED) that does not fit is not recorded; a question to a
+-- person that fits reserves its amount, so that no other refund takes it while the person decides, here or elsewhere.
+-- `unknown_lifted`: a person let the entry pass although the paid amount is not known. An entry that takes its order (`takes_order`: one
+-- refund without a person) does not fit while a person is being asked about another entry of the order and was never asked about this one,
+-- because the ledger learns later what that person pays by hand. Checked under the lock of the budget, which a question to a person takes
+-- too.
 -- changes: [{ledger_entry_id, epoch, from_status, event, to_status, takes_order, unknown_lifted}]
 create or replace function refunds.changes_within_budget(tenant uuid, changes jsonb) returns table (ledger_entry_id text, fits boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -68,7 +70,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   wanted text[];
   one record;
-  left_minor bigint;                                                       -- of the order, for those that come after
+  left_minor bigint;                                                       -- what is left of the order for later entries
 begin
   wanted := array(
     select e.ledger_entry_id from refunds.ledger_entries e
@@ -102,23 +104,24 @@ begin
     if one.is_first then left_minor := one.room; end if;
     ledger_entry_id := one.ledger_entry_id;
     fits := coalesce(case
-      -- What has been begun is seen through: its amount is counted already, and it may have been paid.
+      -- An entry that was begun is continued: its amount is counted already, and it may have been paid.
       when one.budget_part is not null and one.start_id is not null then true
       when one.is_behind_question then false
       when one.budget_part is not null then one.same_currency and one.beyond_minor = 0
       when not one.same_currency then false
       when one.paid_minor is null then one.lifted and one.event = 'allowed'
       else (one.uncounted_entries = 0 or one.lifted) and one.amount_minor <= left_minor end, false);
-    -- What does not fit does not stand in the way of what does.
+    -- An entry that does not fit takes nothing, so a later one may still fit.
     if fits and one.budget_part is null then left_minor := left_minor - one.amount_minor; end if;
     return next;
   end loop;
 end $$;
 
--- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
--- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by what the authority answers alone; so
--- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it. What was executed and sent back
--- by a bank is let go by that finding alone. What was begun outside is not denied: a restored authority may have forgotten its start.
+-- Sets the budget part of an entry when its status changes. A part is taken with an ALLOW or a question to a person and kept until the
+-- entry ends; then it is set by how the entry ended. An entry that ended in doubt leaves that part only by what the authority answers; an
+-- entry that names no order is marked in_doubt too, although no budget counts it, so that the authority is asked about it. An executed
+-- entry that a bank sent back leaves its part only by that finding. An entry with an effect begun outside cannot become DENIED: a restored
+-- authority may have forgotten its start.
 create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
 begin
   if new.status = 'DENIED' and old.status <> 'DENIED' and new.start_id is not null and new.reason_code is distinct from 'handled_by_person'
@@ -130,8 +133,8 @@ begin
     new.budget_part := case new.status
       when 'EXECUTED' then 'executed'
       when 'DENIED' then case when new.reason_code = 'handled_by_person' then 'handled' end
-      -- A start that was refused, for now or for good, is where a start id is known and surely nothing happened, but where something was
-      -- begun outside before; what a person called executed is no doubt.
+      -- After a refused start, temporary or permanent, surely nothing happened although the entry has a start id, unless an effect was
+      -- begun outside before. An entry that a person resolved as executed is not in doubt.
       when 'ERROR' then case when new.reason_code = 'executed_elsewhere' then 'handled' when new.budget_part = 'in_doubt'
         or new.start_id is not null and new.last_event <> 'not_executed'
           and (old.last_event is distinct from 'start_refused' or refunds.is_begun_outside(new.tenant_id, new.ledger_entry_id))
@@ -152,12 +155,12 @@ begin
   return new;
 end $$;
 
--- The row follows its entries, once per statement. With its owner's rights: no program may write a budget itself. An entry that ended
--- without a payment, and so holds no part of the order any more, gives the order back too (`orders_taken`).
+-- Updates the budget rows from the changed entries, once per statement. Security definer: no program may write a budget itself. An entry
+-- that ended without a payment, and so has no part any more, gives the order back too (`orders_taken`).
 create or replace function refunds.update_order_budgets() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  -- What names no order is most of what moves: nothing is compared for it.
+  -- Most changed entries name no order: return before comparing anything.
   if not exists (select from moved_to n where n.order_ref is not null) then
     return null;
   end if;
@@ -193,7 +196,7 @@ begin
         (coalesce(n.budget_part, '') = 'executed')::int - (coalesce(o.budget_part, '') = 'executed')::int as executed,
         (coalesce(n.budget_part, '') = 'handled')::int - (coalesce(o.budget_part, '') = 'handled')::int as handled,
         (coalesce(n.budget_part, '') = 'in_doubt')::int - (coalesce(o.budget_part, '') = 'in_doubt')::int as in_doubt,
-        -- It has happened, whether there was room or not.
+        -- It has happened, whether or not the budget had room.
         o.budget_part is null and n.budget_part in ('handled', 'in_doubt') as is_fact
       from moved_from o join moved_to n on n.tenant_id = o.tenant_id and n.ledger_entry_id = o.ledger_entry_id
       where n.order_ref is not null and n.budget_part is distinct from o.budget_part) m
@@ -208,7 +211,7 @@ begin
   return null;
 end $$;
 
--- An order that an entry names has its row before anything can be taken from it.
+-- Creates the budget row of each order that a new entry names, before anything can be taken from it.
 create or replace function refunds.open_order_budgets() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -223,7 +226,8 @@ begin
   return null;
 end $$;
 
--- What the source says was paid; where it corrects itself to less than is taken, nothing is left and the rest is `beyond`.
+-- Copies what the source says was paid into the budget; if the source lowers it below what is taken, nothing is left and the excess is
+-- beyond_minor.
 create or replace function refunds.update_order_paid() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -233,7 +237,7 @@ begin
   on conflict (tenant_id, channel, source, order_ref) do update set paid_minor = excluded.paid_minor,
     beyond_minor = greatest(0, b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor - excluded.paid_minor)
   where b.currency <> excluded.currency or b.paid_minor is distinct from excluded.paid_minor;
-  -- In another currency than was thought: everything is counted anew.
+  -- The currency is not the one assumed before: count all entries again.
   update refunds.order_budgets b set currency = s.currency,
     reserved_minor = s.reserved, executed_minor = s.executed, handled_minor = s.handled, in_doubt_minor = s.in_doubt,
     beyond_minor = greatest(0, s.reserved + s.executed + s.handled + s.in_doubt - b.paid_minor), uncounted_entries = s.uncounted
@@ -252,20 +256,19 @@ begin
   return null;
 end $$;
 
--- What the authority says by now about entries that ended in doubt: executed (somebody else says so, so it counts as handled)
--- or not; the entry says so from then on, and one that was not executed has no time to act any more. Returns those that were in doubt
--- and are not any more.
+-- Records what the authority now says about entries that ended in doubt: executed (not by this entry's execution, so it counts as handled)
+-- or not executed; an entry that was not executed loses its act_until. Returns the entries that were in doubt and no longer are.
 -- resolutions: [{ledger_entry_id, executed, never_started, last_error}]
 create or replace function refunds.resolve_budget_doubts(tenant uuid, resolutions jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end,
     last_error = coalesce(w.last_error, e.last_error),
-    -- Who does not say whether it is a person's decision (a worker of before) says nothing more than that the amount is free.
+    -- An older worker does not say whether it is a person's decision (never_started is null): then only the amount is freed.
     act_until = case when w.executed or w.never_started is null then e.act_until end,
     reason_code = case when w.executed or w.never_started is distinct from false then e.reason_code else 'not_executed' end
   from jsonb_to_recordset(resolutions) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
-    -- That nothing was started is no person's decision, and a restored authority says it of what it forgot. It is not believed of what was
-    -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.
+    -- "Never started" is not a person's decision, and a restored authority says it of operations that it forgot. It is not accepted for an
+    -- entry that the ledger knows was started: by how it ended, or by an effect outside, which is recorded only under an answered start.
     and not ((w.never_started or w.never_started is null and not w.executed) and (
       coalesce(e.reason_code, '') in ('started_elsewhere', 'settlement_refused', 'not_executed')
       or exists (select from refunds.effects f where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id)))

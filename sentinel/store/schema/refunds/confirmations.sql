@@ -1,6 +1,6 @@
--- Confirm cards: what a customer was asked, and the one answer.
--- A card belongs to one row and one digest of what it shows. The worker opens cards and sends links; only
--- `answer_confirmation` records an answer, and only the console may call it.
+-- Confirm cards: what a customer was asked, and their one answer.
+-- A card belongs to one ledger row and one digest of what it shows. The worker opens cards and sends links; only
+-- `answer_confirmation` records an answer, and only the console and the public's listener may call it.
 
 -- One card. Contact and language are the customer's.
 create table refunds.confirmations (
@@ -8,21 +8,21 @@ create table refunds.confirmations (
   confirmation_id     uuid not null default gen_random_uuid(),
   ledger_entry_id     text not null,
   refund_id           text not null,
-  digest              text not null check (length(digest) = 71 and digest ~ '^sha256:[0-9a-f]+$'), -- of everything the customer is shown
+  digest              text not null check (length(digest) = 71 and digest ~ '^sha256:[0-9a-f]+$'), -- of everything shown to the customer
   order_ref           text,
   channel             text not null,
   scenario            text not null,
   amount_minor        bigint not null check (amount_minor between 1 and 1000000000000),
   currency            text not null check (currency ~ '^[A-Z]{3}$'),
   language            text check (language ~ '^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$'),
-  contact             text check (length(contact) between 1 and 320),      -- where the link goes: never shown, never logged
+  contact             text check (length(contact) between 1 and 320),      -- where the link is sent; never shown, never logged
   status              text not null default 'pending' check (status in
                         ('pending', 'confirmed', 'declined', 'expired', 'superseded')),
   created_at          timestamptz not null default clock_timestamp(),
-  expires_at          timestamptz not null,                                -- an answer counts before this moment only
+  expires_at          timestamptz not null,                                -- an answer counts only before this moment
   answered_at         timestamptz,
   delivered_at        timestamptz,                                         -- when the link was sent
-  delivery_attempts   integer not null default 0,                          -- tries to send it
+  delivery_attempts   integer not null default 0,                          -- attempts to send it
   next_delivery_at    timestamptz not null default clock_timestamp(),
   last_delivery_error text,
   primary key (tenant_id, confirmation_id),
@@ -32,7 +32,7 @@ create table refunds.confirmations (
   constraint confirmation_answered_in_time check (answered_at < expires_at)
 ) with (fillfactor = 80);
 
--- One question at a time, and one answer per question for ever: an expired or declined one is not asked again.
+-- One pending card per row, and one answer per digest for ever: an expired or declined question is not asked again.
 create unique index confirmations_pending_once on refunds.confirmations (tenant_id, ledger_entry_id) where status = 'pending';
 create unique index confirmations_digest_once on refunds.confirmations (tenant_id, ledger_entry_id, digest)
   where status <> 'superseded';
@@ -71,15 +71,15 @@ begin
   raise exception '% on refunds.confirmations is refused', tg_op using errcode = 'insufficient_privilege';
 end $$;
 
--- Whether a row can still come to a payment; a card of one that cannot is void.
+-- Whether a row can still be paid; a card of a row that cannot is void.
 create or replace function refunds.entry_is_open(tenant uuid, entry text) returns boolean language sql stable security definer
   set search_path = pg_catalog, pg_temp as $$
   select exists (select from refunds.ledger_entries e
                  where e.tenant_id = tenant and e.ledger_entry_id = entry and e.status not in ('DENIED', 'EXECUTED', 'ERROR'))
 $$;
 
--- Have a pending card for each of these rows and digests, once for ever; a pending one of another digest is superseded.
--- What the card says is read from the row itself, so that nobody can ask for another amount than would be paid.
+-- Opens a card for each of these rows and digests unless it ever had one; a pending card of another digest is superseded.
+-- The card's content is read from the row itself, so that no caller can ask for another amount than would be paid.
 -- asks: [{ledger_entry_id, digest, language, contact}]
 create or replace function refunds.open_confirmations(tenant uuid, asks jsonb, expires_seconds double precision) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -103,7 +103,7 @@ begin
   on conflict do nothing;
 end $$;
 
--- The newest card of each row. A pending one whose time is over becomes expired here, so that what the worker reads is final.
+-- The newest card of each row. A pending card whose time is over is set to expired first, so that the worker reads a final status.
 create or replace function refunds.latest_confirmations(tenant uuid, entries text[])
 returns table (ledger_entry_id text, confirmation_id uuid, digest text, status text, expires_at timestamptz,
                answered_at timestamptz, delivered_at timestamptz, delivery_attempts integer, last_delivery_error text)
@@ -119,9 +119,9 @@ begin
     order by c.ledger_entry_id, c.created_at desc, (c.status = 'superseded'), c.confirmation_id;
 end $$;
 
--- A customer's answer, 'confirm' or 'decline', to exactly the card that was shown. One conditional UPDATE decides; of many
--- answers at once one wins. Returns confirmed, declined, already_confirmed, already_declined, expired, superseded, unknown
--- or changed (the card shows something else than the form that was sent).
+-- Records a customer's answer, 'confirm' or 'decline', to exactly the card that was shown. One conditional UPDATE decides; of many
+-- concurrent answers one wins. Returns confirmed, declined, already_confirmed, already_declined, expired, superseded, unknown
+-- or changed (the card's content is not that of the submitted form).
 create or replace function refunds.answer_confirmation(tenant uuid, confirmation uuid, shown_digest text, answer text) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

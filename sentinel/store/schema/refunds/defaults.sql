@@ -1,9 +1,9 @@
--- The business side: orders, the refund ledger and its executions. Lives in the worker's database, which may be another one.
--- The worker proposes; these constraints and triggers decide what can become a row. The first file of the schema `refunds`.
+-- The business side: orders, the refund ledger and its executions. It is in the worker's database, which may not be the authority's.
+-- The worker proposes rows; these constraints and triggers decide what is accepted. The first file of the schema `refunds`.
 
 create schema refunds;
 
--- The tenant that rows belong to when nothing says otherwise; one line, written when the tenant is made.
+-- The tenant of a row that is inserted without one; one row, written when the tenant is created.
 create table refunds.defaults (
   only_row  boolean primary key default true check (only_row),
   tenant_id uuid not null
@@ -17,6 +17,6 @@ begin
   raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
 end $$;
 
--- A tenant's public name, for programs that may read nothing of the authority's; null where this database has none of it.
+-- A tenant's public name, for programs that may not read the authority's tables; null if this database does not have the tenant.
 create or replace function refunds.tenant_label(tenant uuid) returns text language sql stable security definer
   set search_path = pg_catalog, pg_temp as $$ select t.label from sentinel.tenants t where t.tenant_id = tenant $$;

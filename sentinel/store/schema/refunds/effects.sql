@@ -1,7 +1,7 @@
--- Effects outside that belong to a refund: intended before they are done, taken back or in doubt.
--- Each is on record before it is tried, so that a crash anywhere can be resolved.
+-- Effects of a refund in outside systems: recorded as intended before they are done, then done, refused, compensated or in doubt.
+-- Each is recorded before it is tried, so that a crash at any point can be resolved.
 
--- The table of worker/settlement/effects.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+-- The transitions of worker/settlement/effects.py as data; a test compares the two. Any other transition is refused here, for every role.
 create table refunds.effect_transitions (
   from_state text not null,
   to_state   text not null,
@@ -26,11 +26,11 @@ create table refunds.effects (
   effect_number       smallint not null check (effect_number between 1 and 20),
   operation_reference uuid not null,                                       -- the entry's start id: one for all its effects
   system              text not null check (length(system) between 1 and 40 and system !~ '[^a-z_]'),
-  reference           uuid not null,                                       -- the idempotency key towards the system
-  best_effort         boolean not null default false,                      -- a notice: may fail without undoing anything
-  must_total          smallint not null check (must_total between 0 and 20), -- how many effects the entry needs done
+  reference           uuid not null,                                       -- the idempotency key sent to the system
+  best_effort         boolean not null default false,                      -- a notice: its failure undoes nothing
+  must_total          smallint not null check (must_total between 0 and 20), -- how many effects of the entry must be done
   state               text not null default 'intended',
-  system_reference    text check (length(system_reference) <= 200),        -- the system's own name for what it did
+  system_reference    text check (length(system_reference) <= 200),        -- the system's id of what it did
   last_error          text check (length(last_error) <= 500),
   claim_epoch         bigint not null,
   tries               integer not null default 1,
@@ -38,9 +38,10 @@ create table refunds.effects (
   next_attempt_at     timestamptz not null default clock_timestamp(),      -- of a best-effort effect
   created_at          timestamptz not null default clock_timestamp(),
   updated_at          timestamptz not null default clock_timestamp(),
-  -- What it is asked of, fixed before it first is: it is looked for and done there, whatever the order names later.
+  -- The payment that the effect is requested on, fixed before the first request: it is looked up and done there, whatever payment the order
+  -- names later.
   payment_ref         text check (length(payment_ref) between 1 and 128 and payment_ref !~ '[^A-Za-z0-9._:/@-]'),
-  -- By entry and number, not by reference: an entry has its first effect once, whatever name it is tried under.
+  -- By entry and number, not by reference: an entry has each of its effects once, whatever reference it is tried under.
   constraint effects_once primary key (tenant_id, ledger_entry_id, effect_number),
   constraint effects_reference_once unique (tenant_id, system, reference),
   constraint effects_state check (state in ('intended', 'done', 'refused', 'compensating', 'compensated', 'in_doubt')),
@@ -54,7 +55,7 @@ create index effects_later on refunds.effects (tenant_id, next_attempt_at)
   where best_effort and state in ('intended', 'in_doubt');
 create index effects_open on refunds.effects (tenant_id, updated_at) where state in ('compensating', 'in_doubt');
 
--- Whether something was begun for an entry in an outside system that surely is not undone: the entry may have been paid.
+-- Whether an effect was begun in an outside system for this entry and was neither refused nor compensated: the entry may have been paid.
 create or replace function refunds.is_begun_outside(tenant uuid, entry text) returns boolean language sql stable as $$
   select exists (select from refunds.effects f
                  where f.tenant_id = tenant and f.ledger_entry_id = entry and not f.best_effort and f.state not in ('refused', 'compensated'))
@@ -87,7 +88,7 @@ begin
   return new;
 end $$;
 
--- An execution says that everything it needs was done; the record must say so too.
+-- Checks that every effect that an execution needs is recorded as done.
 create or replace function refunds.check_effects_done() returns trigger language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
@@ -99,7 +100,7 @@ begin
   return null;
 end $$;
 
--- An entry that is given up takes no effect with it into silence: what was under way is in doubt, for a person.
+-- When an entry ends as ERROR or DENIED, sets its effects that are in progress to in_doubt, so that a person looks at them.
 create or replace function refunds.doubt_effects() returns trigger language plpgsql as $$
 begin
   update refunds.effects set state = 'in_doubt', last_error = coalesce(last_error, 'the entry was given up')

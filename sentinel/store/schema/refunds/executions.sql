@@ -1,6 +1,6 @@
--- Executions: written once, under a started permit, with everything that goes with them.
+-- Executions: written once, under a started permit, together with the ledger row's status, the report and the trail.
 
--- The simulated money movement. One per ledger entry, per operation and per refund, for ever. Append-only.
+-- The simulated money movement. At most one per ledger entry, per operation and per refund, for ever. Append-only.
 create table refunds.executions (
   tenant_id       uuid not null default refunds.default_tenant(),
   execution_id    uuid not null,
@@ -8,9 +8,9 @@ create table refunds.executions (
   refund_id       text not null,
   amount_minor    bigint not null check (amount_minor > 0),
   currency        text not null,
-  system          text not null default 'simulated_refund',                -- the settlement system that did it
+  system          text not null default 'simulated_refund',                -- the settlement system that executed it
   operation_id    uuid not null,                                           -- the authority's
-  start_id        uuid not null,                                           -- under which the permit was redeemed
+  start_id        uuid not null,                                           -- the start id under which the permit was redeemed
   start_event_id  uuid not null,                                           -- the authority's receipt of the start
   claim_epoch     bigint not null,                                         -- of the claim that executed
   executed_at     timestamptz not null default clock_timestamp(),
@@ -24,24 +24,24 @@ create index executions_by_time on refunds.executions (tenant_id, executed_at);
 create trigger append_only before update or delete or truncate on refunds.executions
   for each statement execute function refunds.refuse_change();
 
--- What must be told to the authority, until it has acknowledged it.
+-- Reports to the authority, to be sent until it has acknowledged them.
 create table refunds.outbox (
   tenant_id       uuid not null default refunds.default_tenant(),
-  outbox_id       uuid not null,                                           -- the report's id, the same over tries
+  outbox_id       uuid not null,                                           -- the report's id, the same in every try
   ledger_entry_id text not null,
   payload         jsonb not null,                                          -- the report as it is sent
   attempts        integer not null default 0,
   next_attempt_at timestamptz not null default clock_timestamp(),
   last_error      text,
-  acknowledged_at timestamptz,                                             -- null: still to be told; beside a last_error: discarded by a person
+  acknowledged_at timestamptz,                                             -- null: to be sent; beside a last_error: discarded by a person
   created_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
 create index outbox_open on refunds.outbox (tenant_id, next_attempt_at) where acknowledged_at is null;
 
--- Every execution of a statement matches its entry: the permission of this claim and its start. Each entry is looked up by its
--- key alone, and locked: neither the rows written nor the entries under way have statistics, and a plan over their status would
--- compare each with each.
+-- Checks that every execution that a statement inserts matches its entry: the permit of this claim and its start. Each entry is looked up
+-- by its key alone, and locked: neither the inserted rows nor the entries in progress have statistics, and a plan by status would be a
+-- nested loop over all of them.
 create or replace function refunds.check_executions() returns trigger language plpgsql as $$
 begin
   if exists (
@@ -58,12 +58,11 @@ begin
   return null;
 end $$;
 
--- Executions, EXECUTED and the reports to come: one transaction for one or many rows, each only while its claim still
--- holds it, its lease runs and its time to act is not over, with the trail that led there. Returns the entries that were executed; for the others
--- nothing was written. Where the permission came with its start it is recorded here too: such an entry is in GUARDING, and names
--- no order.
+-- Records executions, status EXECUTED, the reports to send and the trails, for one or many rows in one transaction. A row is recorded only
+-- while its claim is current, its lease runs and act_until is not over. Returns the entries that were executed; for the others nothing
+-- was written. An ALLOW whose guard included the start is recorded here too: such an entry is in GUARDING and names no order.
 -- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps,
---   start_id, decision, reason_code, operation_id, decision_event_id, proof_id, approval_id}], the last seven with such a permission
+--   start_id, decision, reason_code, operation_id, decision_event_id, proof_id, approval_id}], the last seven only for such an ALLOW
 create or replace function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
 begin
   return query
@@ -78,7 +77,7 @@ begin
            or s.operation_id is not null and e.status = 'GUARDING' and e.start_id = s.start_id and e.order_ref is null)
     order by e.ledger_entry_id for update of e
   ), executed as (
-    -- The permit is used up: a slip that is worth nothing any more need not lie about.
+    -- The permit has been redeemed: its token is worth nothing any more and is not kept.
     update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed',
       event_number = e.event_number + case e.status when 'ALLOWED' then 1 else 2 end, lease_until = null, permit_token = null,
       last_error = null, decision = coalesce(h.decision, e.decision), reason_code = coalesce(h.reason_code, e.reason_code),
@@ -104,8 +103,9 @@ begin
   select x.ledger_entry_id from executed as x;
 end $$;
 
--- Reports that the authority refused for good are sent no more, because a person says so; `said` is who and why. What was reported as done
--- of a row in doubt was paid, though the authority was not told: it counts against its order. Returns those that were discarded.
+-- Discards reports that the authority refused permanently: a person decided that they are not sent any more; `said` is who and why. A row
+-- in doubt whose report was a success was paid, although the authority was not told: its amount counts against its order. Returns the ids
+-- of the discarded reports.
 create or replace function refunds.discard_reports(tenant uuid, reports uuid[], said text) returns setof uuid language plpgsql as $$
 declare
   one record;

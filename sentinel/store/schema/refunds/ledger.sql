@@ -1,6 +1,6 @@
--- The ledger: which state follows which, and the trail of it.
+-- The ledger: its states, the allowed transitions, and the trail of each row.
 
--- The table of worker/refunds/rows.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+-- The transitions of worker/refunds/rows.py as data; a test compares the two. Any other transition is refused here, for every role.
 create table refunds.transitions (
   from_status text not null,
   event       text not null,
@@ -15,51 +15,51 @@ insert into refunds.transitions (from_status, event, to_status) values
   ('GUARDING', 'allowed', 'ALLOWED'),
   ('GUARDING', 'approval_required', 'APPROVAL_REQUIRED'),
   ('GUARDING', 'awaiting_customer', 'APPROVAL_REQUIRED'),
-  ('GUARDING', 'customer_ended', 'DENIED'),                                -- declined, or let the time run out
+  ('GUARDING', 'customer_ended', 'DENIED'),                                -- the customer declined, or the card expired
   ('GUARDING', 'denied', 'DENIED'),
   ('GUARDING', 'put_back', 'NEW'),
   ('GUARDING', 'gave_up', 'ERROR'),
   ('ALLOWED', 'executed', 'EXECUTED'),
   ('ALLOWED', 'start_refused', 'GUARDING'),
-  ('ALLOWED', 'settlement_refused', 'ERROR'),                              -- refused for good: for a person
-  ('ALLOWED', 'not_executed', 'ERROR'),                                    -- a person had said so: nothing may happen any more
+  ('ALLOWED', 'settlement_refused', 'ERROR'),                              -- refused permanently: needs a person
+  ('ALLOWED', 'not_executed', 'ERROR'),                                    -- a person said so before: final
   ('ERROR', 'retried', 'NEW');
 
--- One key for texts that a person would call the same: repeated texts over accounts are found by it.
+-- One key for texts that a person would call the same (case and extra blanks ignored), to find texts that several accounts repeat.
 create or replace function refunds.text_key(words text) returns text language sql immutable parallel safe as
   $$ select md5(lower(regexp_replace(btrim(words), '\s+', ' ', 'g'))) $$;
 
--- One refund that was asked for, and how far it is.
+-- One requested refund and its state.
 create table refunds.ledger_entries (
   tenant_id         uuid not null default refunds.default_tenant(),
-  -- Patterns without counted repetition, here and below: such a one is unrolled and walked at every update.
+  -- Patterns here and below have no counted repetition: PostgreSQL would expand and scan it at every update.
   ledger_entry_id   text not null check (length(ledger_entry_id) between 1 and 120 and ledger_entry_id !~ '[^A-Za-z0-9._:/@-]'),
   refund_id         text not null check (length(refund_id) between 1 and 128 and refund_id !~ '[^A-Za-z0-9._:/@-]'),
-  agent_id          text not null default 'retail-refund-agent',           -- who asks the authority for it
+  agent_id          text not null default 'retail-refund-agent',           -- the agent that asks the authority
   action            text not null default 'refund.create',
   status            text not null default 'NEW' check (status in
                       ('NEW', 'GUARDING', 'ALLOWED', 'APPROVAL_REQUIRED', 'DENIED', 'EXECUTED', 'ERROR')),
-  last_event        text,                                                  -- what brought it to this status
-  event_number      bigint not null default 0,                             -- how many events it has had
+  last_event        text,                                                  -- the latest event
+  event_number      bigint not null default 0,                             -- number of events so far
   amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
   currency          text not null check (currency ~ '^[A-Z]{3}$'),
   idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
   channel           text not null default 'retail',
   scenario          text not null default 'standard',                      -- e.g. standard, fee, price_diff
   account_ref       text,
-  order_ref         text,                                                  -- the source's id of the order
-  requested_at      timestamptz not null default clock_timestamp(),        -- by the customer
-  reason            text,                                                  -- the customer's words: never leave this schema
-  risk              jsonb not null default '{}',                           -- as handed in; the ledger's own facts win
+  order_ref         text,                                                  -- the order's id at the source
+  requested_at      timestamptz not null default clock_timestamp(),        -- when the customer asked for it
+  reason            text,                                                  -- the customer's words; must never leave this schema
+  risk              jsonb not null default '{}',                           -- facts as submitted; the ledger's own facts win
   redaction_status  text not null default 'customer data hidden',
   -- the claim
-  claim_epoch       bigint not null default 0,                             -- grows with each claim: who has an older one writes nothing
+  claim_epoch       bigint not null default 0,                             -- each claim adds 1; writes of an older one are refused
   claimed_by        text,                                                  -- the worker that holds it
-  lease_until       timestamptz,                                           -- until when the claim is its holder's
-  attempts          integer not null default 0,                            -- that failed; waits for the outside are counted apart
-  next_attempt_at   timestamptz not null default clock_timestamp(),        -- not taken before
-  -- what was asked and answered
-  guard_request     jsonb,                                                 -- {action, params}, fixed at the first ask: a retry asks the same
+  lease_until       timestamptz,                                           -- end of the claim unless renewed
+  attempts          integer not null default 0,                            -- failed ones; waits for other services are in `waits`
+  next_attempt_at   timestamptz not null default clock_timestamp(),        -- not claimed before
+  -- the question to the authority and its answer
+  guard_request     jsonb,                                                 -- {action, params}, fixed at the first guard; retries repeat it
   operation_id      uuid,                                                  -- the authority's, as the next five
   decision_event_id uuid,
   decision          text,
@@ -67,25 +67,25 @@ create table refunds.ledger_entries (
   proof_id          text,
   approval_id       uuid,
   waiting_for       text check (waiting_for in ('operator', 'customer')),
-  permit_token      text,                                                  -- until it is used up
-  start_id          uuid,                                                  -- stored before start is asked
+  permit_token      text,                                                  -- until it is redeemed
+  start_id          uuid,                                                  -- stored before the start request
   last_error        text,
   created_at        timestamptz not null default clock_timestamp(),
   updated_at        timestamptz not null default clock_timestamp(),
-  -- what came with the request
-  mode              text check (length(mode) between 1 and 40 and mode !~ '[^a-z_]'), -- how a scenario is meant to go, e.g. price_drop
-  language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- in which the customer is written to
-  contact           text check (length(contact) <= 320),                   -- where the confirm link goes: never leaves this schema
+  -- what the request contained
+  mode              text check (length(mode) between 1 and 40 and mode !~ '[^a-z_]'), -- variant of the scenario, e.g. price_drop
+  language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- of messages to the customer
+  contact           text check (length(contact) <= 320),                   -- where the confirm link is sent; must never leave this schema
   source            text not null default '' check (length(source) <= 64 and source !~ '[^A-Za-z0-9._:/@-]'),
-  -- Which part of its order's budget the amount stands in; null: none, or the entry names no order. What a bank sent back after it was
-  -- executed is `returned`, which no sum counts.
+  -- The part of its order's budget that the amount is counted in; null: none, or the entry names no order. A refund that a bank sent back
+  -- after its execution is `returned`, which no sum counts.
   budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt', 'returned')),
-  -- The worker's own end of its leave to act, by its database's clock; set before the start is asked: with ALLOWED, or with the
-  -- question that encloses it. Without one nothing is executed. Null beside a start id: surely not started under it, or not executed
-  -- as a person said.
+  -- Until when the worker may act under its start, by this database's clock; set before the start request: with ALLOWED, or with the guard
+  -- that includes the start. Without it nothing is executed. Null beside a start id: surely not started under that id, or not executed as
+  -- a person said.
   act_until         timestamptz,
-  waits             integer not null default 0,                            -- times put off because the outside did not answer
-  -- Why a person is asked, where whoever filed the row says so; it can only tighten.
+  waits             integer not null default 0,                            -- times postponed because another service did not answer
+  -- Why a person must be asked, if the program or person that filed the row requires it; it can only tighten.
   escalation        text check (length(escalation) between 1 and 64 and escalation !~ '[^a-z_]'),
   primary key (tenant_id, ledger_entry_id),
   constraint guarding_has_lease check (status not in ('GUARDING', 'ALLOWED') or lease_until is not null),
@@ -93,13 +93,13 @@ create table refunds.ledger_entries (
   constraint error_has_text check (status <> 'ERROR' or last_error is not null),
   constraint allowed_has_permit check (status <> 'ALLOWED' or (operation_id is not null and decision_event_id is not null
                                        and permit_token is not null and start_id is not null)),
-  -- What may be executed holds its part of the order, whoever writes it.
+  -- An entry that may be or was executed is counted in its order's budget, whichever role writes it.
   constraint ledger_permitted_holds_budget
     check (order_ref is null or status not in ('ALLOWED', 'EXECUTED') or budget_part is not null)
 ) with (fillfactor = 60);
 create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
--- For a worker whose key is bound to its agent: another one's backlog may be long.
+-- For a worker whose key is bound to its agent: another agent's backlog may be long.
 create index ledger_due_of_agent on refunds.ledger_entries (tenant_id, agent_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
 create index ledger_leased on refunds.ledger_entries (tenant_id, lease_until) where status in ('GUARDING', 'ALLOWED');
@@ -107,18 +107,18 @@ create index ledger_refund on refunds.ledger_entries (refund_id);
 create index ledger_order on refunds.ledger_entries (order_ref, channel) where order_ref is not null;
 create index ledger_account on refunds.ledger_entries (account_ref, requested_at) where account_ref is not null;
 create index ledger_approval on refunds.ledger_entries (approval_id) where approval_id is not null;
--- Who said the same lately: a common text is said by many, and in all the time by many more.
+-- Finds recent entries with the same text: the time is in the index because many customers use a common text.
 create index ledger_text on refunds.ledger_entries (refunds.text_key(reason), requested_at)
   where length(reason) >= 40 and account_ref is not null;
--- Rows that only their order tells the account of, for an account with too many orders to look at each.
+-- Rows whose account is known only by their order, for an account with too many orders to look up each.
 create index ledger_without_account on refunds.ledger_entries (tenant_id, channel, requested_at)
   where account_ref is null and order_ref is not null;
--- For pages alone, which say its condition: it holds of every row, and keeps other statements from this index.
+-- For pages only, whose queries repeat the condition: it is true of every row, and keeps other statements from using this index.
 create index ledger_newest on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id desc) where created_at > '-infinity';
--- What a worker gave up: a person has to look, among a hundred thousand rows that need nobody.
+-- Rows that a worker gave up on: a person has to look at them, among a hundred thousand rows that need no person.
 create index ledger_failed on refunds.ledger_entries (tenant_id, created_at) where status = 'ERROR';
 
--- What was denied is looked for and counted; like the failed, not by an index that every step would pay for.
+-- Denied rows are searched and counted; like the failed ones by a partial index, so that other steps do not have to maintain it.
 create index ledger_denied on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id desc) where status = 'DENIED';
 create index ledger_in_doubt on refunds.ledger_entries (tenant_id, created_at) where budget_part = 'in_doubt';
 
@@ -131,30 +131,31 @@ create table refunds.ledger_events (
   event           text not null,
   to_status       text not null,
   claim_epoch     bigint not null,
-  worker          text,                                                    -- or the person who brought it back
-  reason_code     text,                                                    -- of the decision, or of giving up
+  worker          text,                                                    -- or the person who retried the row
+  reason_code     text,                                                    -- of the decision, or why the worker gave up
   occurred_at     timestamptz not null default clock_timestamp(),
-  note            text,                                                    -- why a person did it
+  note            text,                                                    -- the person's reason for a retry
   primary key (tenant_id, event_id)
 );
 create index ledger_events_entry on refunds.ledger_events (tenant_id, ledger_entry_id, event_id);
 create trigger append_only before update or delete or truncate on refunds.ledger_events
   for each statement execute function refunds.refuse_change();
 
--- The steps that a run of the workflow went, written with the event they led to. A row keeps all its runs.
+-- The workflow steps of one run, written with the event that they led to. The trails of all runs of a row are kept.
 create table refunds.step_trails (
   tenant_id       uuid not null,
   ledger_entry_id text not null,
   trail_id        bigint generated always as identity,
   claim_epoch     bigint not null,
-  steps           jsonb not null,                                          -- [{step, …}] in the order in which they were gone
+  steps           jsonb not null,                                          -- [{step, …}] in order
   occurred_at     timestamptz not null default clock_timestamp(),
   primary key (tenant_id, ledger_entry_id, trail_id)
 );
 create trigger append_only before update or delete or truncate on refunds.step_trails
   for each statement execute function refunds.refuse_change();
 
--- The trail of a ledger entry is written once per statement: many rows move in one. What may move is checked row by row.
+-- Checks row by row what may change in a ledger entry. The trail is written once per statement (write_ledger_events), because one statement
+-- may change many rows.
 create or replace function refunds.check_transition() returns trigger language plpgsql as $$
 begin
   if tg_op = 'INSERT' then
@@ -181,16 +182,16 @@ begin
   new.updated_at := clock_timestamp();
   if new.event_number = old.event_number and (new.status, new.claim_epoch) = (old.status, old.claim_epoch)
      and new.last_event is not distinct from old.last_event then
-    return new;                                                            -- no event: a lease, a question, a note
+    return new;                                                            -- no event: e.g. a lease, a question or a note changed
   end if;
-  -- A permission that came with its start is recorded with its execution: two events at once. Where an order's budget is taken
-  -- from, the permission comes before the start.
+  -- An ALLOW whose guard included the start is recorded together with its execution: two events at once. An entry that names an order
+  -- records its ALLOW, which takes from the order's budget, before the start.
   if new.event_number <> old.event_number + 1 and not (new.event_number = old.event_number + 2 and new.last_event = 'executed'
      and old.status = 'GUARDING' and new.order_ref is null) then
     raise exception 'no way from % to % by %', old.status, new.status, coalesce(new.last_event, 'nothing')
       using errcode = 'check_violation', constraint = 'ledger_transition';
   end if;
-  -- Taking a row is the one thing that grows the epoch, by one, and nobody takes what another still holds.
+  -- Only a claim raises the epoch, by one, and a row cannot be reclaimed while another worker's lease runs.
   if new.claim_epoch <> old.claim_epoch + (new.last_event in ('claimed', 'reclaimed'))::int
      or new.last_event = 'reclaimed' and old.lease_until > clock_timestamp() then
     raise exception 'a claim needs a free or lapsed row' using errcode = 'check_violation', constraint = 'ledger_claim';
@@ -207,9 +208,9 @@ begin
   return new;
 end $$;
 
--- Once per statement, for all rows that it moved: each goes a way that the table of states has, nothing is EXECUTED without
--- its execution, and the trail is written. With its owner's rights: no program may write the trail itself. The rows before and
--- after have no statistics, and a plan from one row's statement would compare each with each: they are hashed.
+-- Runs once per statement, for all rows that it changed: every transition must be declared, EXECUTED needs an execution, and the trail is
+-- written. Security definer: no program may write the trail itself. The transition tables have no statistics, and a plan made for one row
+-- would join them by nested loops, so hash joins are forced.
 create or replace function refunds.write_ledger_events() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_nestloop = off set enable_mergejoin = off as $$
 declare

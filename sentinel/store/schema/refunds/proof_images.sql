@@ -1,4 +1,4 @@
--- Proof images as handed in, and what a recogniser read in them: collected once and kept.
+-- Proof images as submitted, and what a recogniser found in them: recognised once, and the result is kept.
 create table refunds.proof_images (
   tenant_id       uuid not null default refunds.default_tenant(),
   ledger_entry_id text not null,
@@ -6,7 +6,7 @@ create table refunds.proof_images (
   media_type      text not null,
   content         bytea not null check (octet_length(content) <= 5242880),
   received_at     timestamptz not null default clock_timestamp(),
-  recognised      jsonb,                                                   -- what was read; null: not yet
+  recognised      jsonb,                                                   -- what was found; null: not recognised yet
   recognised_by   text,                                                    -- the recogniser
   primary key (tenant_id, ledger_entry_id, sha256)
 );

@@ -1,14 +1,14 @@
--- The way back out of ERROR: by a person, with a reason, and only for what surely has not been paid.
+-- Retries: a person brings a row back from ERROR, with a reason, and only if it surely has not been paid.
 
--- Who brought a row back, and why. Append-only.
+-- Who retried a row, and why. Append-only.
 create table refunds.retries (
   tenant_id       uuid not null,
   ledger_entry_id text not null,
   event_number    bigint not null,                                         -- of the event in the row's trail
   retried_by      text not null,                                           -- the person
-  login           text not null,                                           -- the database's login that did it
+  login           text not null,                                           -- the database login of the session
   reason          text not null,
-  error_before    text not null,                                           -- what the row had ended with
+  error_before    text not null,                                           -- the row's last_error before
   retried_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, ledger_entry_id, event_number),
   constraint retries_who_and_why check (btrim(retried_by) <> '' and btrim(reason) <> ''),
@@ -17,8 +17,8 @@ create table refunds.retries (
 create trigger append_only before update or delete or truncate on refunds.retries
   for each statement execute function refunds.refuse_change();
 
--- Whether a start may be on record under the entry's id: not where it surely was not, nor where the start of its last permit was surely
--- refused.
+-- Whether a start may be on record under the entry's start id: false if it surely was not started, or if the start of its last permit was
+-- surely refused.
 create or replace function refunds.may_be_started(e refunds.ledger_entries) returns boolean language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
 begin
@@ -28,33 +28,33 @@ begin
       and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed';
 end $$;
 
--- Why a row may have been paid, or may yet be paid by what is under way, or can never be paid any more; null where none of it is so.
+-- Why a row may have been paid, may still be paid by something in progress, or can never be paid any more; null if none of these is true.
 create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
 begin
   return case
     when exists (select from refunds.executions x
                  where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id) then 'executed'
-    when e.budget_part = 'handled' or e.reason_code = 'executed_elsewhere' then 'handled' -- its doubt has ended so
+    when e.budget_part = 'handled' or e.reason_code = 'executed_elsewhere' then 'handled' -- how its doubt was resolved
     when e.reason_code in ('started_elsewhere', 'settlement_refused') then e.reason_code
     when refunds.is_begun_outside(e.tenant_id, e.ledger_entry_id) then 'effects_open'
-    when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
-    -- A person's decision, which the authority holds to for ever; where its system did it all the same, that is for a person again.
+    when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts its amount
+    -- A person's decision, which is final for the authority; if the settlement system did it all the same, a person must look again.
     when e.reason_code = 'not_executed' then case
       when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
     when refunds.may_be_started(e) then 'start_in_doubt'
-    when refunds.is_closed_by_analyst(e.tenant_id, e.ledger_entry_id) then 'closed_by_analyst' -- last: nothing else stands in its way
+    when refunds.is_closed_by_analyst(e.tenant_id, e.ledger_entry_id) then 'closed_by_analyst' -- last: nothing else prevents a retry
   end;
 end $$;
 
--- Whether an analyst filed this entry and has said something else of its order since: it is held, or another refund of it was filed.
+-- Whether an analyst filed this entry and an analyst has since decided otherwise about its order: held it, or filed another refund.
 create or replace function refunds.is_closed_by_analyst(tenant uuid, entry text) returns boolean language plpgsql stable security definer
   set search_path = pg_catalog, pg_temp as $$
 begin
   return exists (select from orders.refunds f where f.tenant_id = tenant and f.ledger_entry_id = entry and f.state = 'closed');
 end $$;
 
--- Why a row in ERROR is not tried again, for who shows it and may not read all of it; null where it can be, or is not in ERROR.
+-- Why a row in ERROR cannot be retried, for a program that shows it and may not read all of it; null if it can be, or is not in ERROR.
 create or replace function refunds.retry_refusal(tenant uuid, entry text) returns text language plpgsql stable security definer
   set search_path = pg_catalog, pg_temp as $$
 begin
@@ -62,7 +62,7 @@ begin
           where e.tenant_id = tenant and e.ledger_entry_id = entry and e.status = 'ERROR');
 end $$;
 
--- Who brought a row back at this event of its trail, and why.
+-- Who retried a row at this event of its trail, and why.
 create or replace function refunds.retry_of(tenant uuid, entry text, number bigint) returns jsonb language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
 begin
@@ -70,8 +70,8 @@ begin
           where r.tenant_id = tenant and r.ledger_entry_id = entry and r.event_number = number);
 end $$;
 
--- Rows in ERROR back to NEW, each with who did it and why: those of `entries`, or with null all of them. Per row that was
--- asked for: null, or why it stays. One that may have been paid, or never can be, is refused here and by the trigger of the table too.
+-- Sets rows from ERROR back to NEW and records who did it and why: those of `entries`, or all if null. Returns per requested row: null, or
+-- why it stays. A row that may have been paid, or can never be paid, is refused here and also by the trigger of the table.
 create or replace function refunds.retry_entries(tenant uuid, entries text[], who text, why text)
 returns table (ledger_entry_id text, refusal text) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column

@@ -1,6 +1,6 @@
--- What settlement systems tell by webhook after a refund was taken: that a bank sent it back, or that one was made elsewhere.
+-- What settlement systems report by webhook after a refund was accepted: that a bank sent it back, or that a refund was made elsewhere.
 
--- A signed event, kept once however often it comes. It is a reason to look at a payment, and is not believed by itself.
+-- A signed event, stored once however often it is delivered. It is only a reason to look the payment up; it is not trusted by itself.
 create table refunds.settlement_events (
   tenant_id   uuid not null default refunds.default_tenant(),
   system      text not null check (system ~ '^[a-z_]{1,40}$'),
@@ -8,16 +8,16 @@ create table refunds.settlement_events (
   event_type  text not null check (event_type ~ '^[a-z_.]{1,60}$'),
   payment_ref text not null check (payment_ref ~ '^[A-Za-z0-9._:/@-]{1,128}$'),
   received_at timestamptz not null default clock_timestamp(),
-  looked_at   timestamptz,                                                 -- when the payment was looked at for it
+  looked_at   timestamptz,                                                 -- when the payment was looked up because of it
   primary key (tenant_id, system, event_id)
 ) with (fillfactor = 70);
 create index settlement_events_open on refunds.settlement_events (tenant_id, received_at) where looked_at is null;
 
--- What was found at a settlement system and is not as the ledger has it. Append-only; one per refund and finding.
+-- Differences found between a settlement system and the ledger. Append-only; one per refund and finding.
 create table refunds.settlement_findings (
   tenant_id       uuid not null,
   system          text not null check (system ~ '^[a-z_]{1,40}$'),
-  system_refund   text not null check (system_refund ~ '^[A-Za-z0-9_]{1,128}$'), -- the system's name of the refund
+  system_refund   text not null check (system_refund ~ '^[A-Za-z0-9_]{1,128}$'), -- the system's id of the refund
   finding         text not null check (finding in ('refund_failed', 'refunded_elsewhere', 'payment_unknown')),
   payment_ref     text not null,
   amount_minor    bigint not null check (amount_minor >= 0),
@@ -32,8 +32,8 @@ create table refunds.settlement_findings (
 create trigger append_only before update or delete or truncate on refunds.settlement_findings
   for each statement execute function refunds.refuse_change();
 
--- Whether the refund that an entry was executed by was sent back, in full, as its settlement system says: that very refund, whose name the
--- entry's effect has.
+-- Whether the settlement system says that the refund by which an entry was executed was sent back in full: the very refund whose id is the
+-- effect's system_reference.
 create or replace function refunds.was_sent_back(e refunds.ledger_entries) returns boolean language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
 begin
@@ -44,8 +44,8 @@ begin
       and (f.amount_minor, f.currency) = (e.amount_minor, e.currency) and x.state = 'done');
 end $$;
 
--- Executed refunds that were sent back let their amounts go: their orders owe them again. Returns the entries. Asked again and again, because
--- an entry may be executed after it was found; it goes by the findings, which are few.
+-- Sets the budget part of executed refunds that were sent back to `returned`, so that their orders' budgets have the amounts again. Returns
+-- the entries. Called periodically, because an entry may be executed after the finding; it starts from the findings, which are few.
 create or replace function refunds.let_sent_back_go(tenant uuid) returns setof text language sql as $$
   with sent_back as (
     select e.tenant_id, e.ledger_entry_id from refunds.ledger_entries e
@@ -59,7 +59,7 @@ create or replace function refunds.let_sent_back_go(tenant uuid) returns setof t
   returning e.ledger_entry_id
 $$;
 
--- Who receives webhooks keeps an event with this and may do nothing else here. True: it was new.
+-- Stores an event; the only thing that the program that receives webhooks may do here. Returns true if it was new.
 create or replace function refunds.record_settlement_event(tenant uuid, of_system text, id text, kind text, payment text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
