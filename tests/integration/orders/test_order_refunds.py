@@ -136,6 +136,29 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     assert orders.fixtures.broken_invariants() == []
 
 
+def test_an_order_that_somebody_decides_on_is_tracked_in_the_next_round(orders: OrderFixtures) -> None:
+    """The finding: its refund was locked, and then its review waited for, which the other one held: a deadlock."""
+    orders.deliver(order_body("o-1", "medium", amount={"value": "90.00", "currency": "CHF"}))
+    assert say(orders, "o-1", "refund") == "refund"
+    denied = worker_process(
+        ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
+        SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
+    )  # fmt: skip
+    denied.communicate(timeout=60)
+    assert rows(orders)[0][1] == "DENIED"
+    track = "select orders.track_filed_refunds(%s, 10, array[gen_random_uuid(), gen_random_uuid()])"
+    with (
+        psycopg.connect(orders.fixtures.url) as deciding,
+        psycopg.connect(orders.fixtures.url, autocommit=True) as tracking,
+    ):
+        deciding.execute("select from orders.reviews where order_id = 'o-1' for update")
+        tracking.execute("set lock_timeout = '2s'")
+        assert tracking.execute(track, [orders.fixtures.tenant_id]).fetchone() == (0,)
+        deciding.rollback()
+        assert tracking.execute(track, [orders.fixtures.tenant_id]).fetchone() == (1,)
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+
+
 def filed_by_a_retry_of_the_shop(orders: OrderFixtures) -> int:
     """The checker: refunds that are filed on the decision of a person who saw that the shop had refused, when the refund was refused too."""
     orders.deliver(order_body("o-1", "medium"))

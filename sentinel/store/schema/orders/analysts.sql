@@ -384,7 +384,8 @@ begin
           or l.reason_code = 'duplicate_resource' and orders.try_that_holds_refund(o) is not null
           or r.last_error like 'refund_failed:%' and l.status = 'ERROR'
             and (l.budget_part = 'handled' or coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed')) end
-    order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
+    -- The review too: who decides on an order locks it first, and then its refunds.
+    order by o.filed_at limit least(most, cardinality(events) / 2) for update of r, o skip locked
   loop
     done := done + 1;
     why := case when f.status = 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
