@@ -29,7 +29,8 @@ end $$;
 revoke all on schema sentinel, refunds, orders from public;
 revoke all on all tables in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
   sentinel_console, sentinel_exporter, sentinel_public, board_reader;
-revoke execute on all functions in schema sentinel, refunds, orders from public;
+revoke execute on all functions in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
+  sentinel_console, sentinel_exporter, sentinel_public, board_reader;
 
 -- every program checks that the schema is the one it was written for
 grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, sentinel_exporter,

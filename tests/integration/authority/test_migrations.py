@@ -371,3 +371,14 @@ def test_the_doctor_of_a_newer_program_says_first_that_the_schema_is_older_and_a
         "database safety",
         "locks",
     } == asked_nothing
+
+
+def test_what_a_role_may_run_by_an_older_version_is_taken_away_by_the_next_migration(empty_url: str) -> None:
+    """The finding: grants of tables were made anew, those of functions stayed for ever in an upgraded database."""
+    may = """select has_function_privilege('sentinel_worker', p.oid, 'execute') from pg_proc p where p.proname = 'resolve_approval'"""
+    migrate(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        admin.execute("grant execute on function sentinel.resolve_approval to sentinel_worker")
+        assert admin.execute(may).fetchone() == (True,)
+        migrate(empty_url)
+        assert admin.execute(may).fetchone() == (False,)
