@@ -190,7 +190,8 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
 $$;
 
 -- Records a vote on an approval and, when it decides the approval, its result.
--- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
+-- result: approved | rejected | handled | recorded | unknown | not_pending | not_offered | not_handled | expired | requester | too_new |
+--   same_hands | already_voted | role | changed
 -- outcome: for a change of people, keys or receivers that this vote approved: done, or why it was not done; null for everything else, and
 -- for a change that is made when its requester collects it.
 create or replace function sentinel.resolve_approval(

@@ -13,8 +13,9 @@ create trigger append_only before update or delete or truncate on sentinel.check
   for each statement execute function sentinel.refuse_change();
 
 -- The answer to a start or a report; `field` names the field that differs, or the state that does not allow it.
--- A start: started | duplicate | unknown | differs | already_started | not_startable | expired | halted.
--- A report: received | duplicate | contradicts | unknown | differs | not_started.
+-- A start: started | duplicate | unknown | differs | already_started | not_startable | expired | halted | resolved_not_executed.
+-- A report: received | duplicate | contradicts | unknown | differs | not_started | resolved_not_executed; of a success after a person's
+--   "not executed": contradiction | contradiction_repeated.
 create type sentinel.receipt as (result text, field text, event_id uuid, hash text, operation_id uuid);
 
 -- One start or one report; both include the principal of the caller's key and the agent that the key is bound to.
