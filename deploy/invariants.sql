@@ -4,7 +4,7 @@
 -- person would look it up ("operation 0190…", "order 1001 of shop"). A query that the login may not run is reported as not checked; so is
 -- one "with the authority" if the ledger is in this database and the authority's operations are in another.
 
--- executions_without_start: every execution has a started operation behind it
+-- executions_without_start: every execution has a started operation
 -- with the authority
 select 'execution ' || e.execution_id from refunds.executions e
 where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
@@ -12,7 +12,7 @@ where exists (select from sentinel.operations o where o.tenant_id = e.tenant_id)
                   where s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
                     and s.started_at is not null and s.start_event_id = e.start_event_id);
 
--- executions_other_than_permitted: amount, currency and operation of an execution are the permit's
+-- executions_other_than_permitted: an execution has the amount, currency and operation of its permit
 -- with the authority
 select 'execution ' || e.execution_id from refunds.executions e join sentinel.operations o using (tenant_id, operation_id)
 where (e.amount_minor, e.currency) is distinct from (o.amount_minor, o.currency)
@@ -68,15 +68,15 @@ where u.cap_minor < (
     and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
   and u.held_minor + u.captured_minor > 0;
 
--- reservation_without_live_permit: a held reservation belongs to a permit that lives, started or is in doubt
+-- reservation_without_live_permit: a held reservation belongs to an operation whose permit is valid, that is started, or that is in doubt
 select format('reservation %s of operation %s', s.permit_id, s.operation_id) from sentinel.operation_states s
 where s.reservation = 'held' and (s.permit_id is null or s.status not in ('allowed', 'approved', 'started', 'in_doubt'));
 
--- done_twice: what may happen only once is live or executed at most once
+-- done_twice: an operation that may happen only once is live or executed at most once
 select format('once-key %s of operations %s', once_key, string_agg(operation_id::text, ', '))
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
--- done_twice_spelled: what may happen only once is live in one spelling, unless a person was asked or said "not executed" of one
+-- done_twice_spelled: of once-keys that differ only in spelling one is live, unless a person was asked, or said "not executed" of one
 select format('once-key %s of operations %s', sentinel.once_folded(once_key), string_agg(operation_id::text, ', '))
 from sentinel.operation_states s where once_live and once_key not like '%~'
   and not exists (select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id)
@@ -86,11 +86,11 @@ group by tenant_id, sentinel.once_folded(once_key) having count(*) filter (where
 select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
 from refunds.executions group by tenant_id, refund_id having count(*) > 1;
 
--- approval_by_requester: nobody approved what a key of theirs asked for
+-- approval_by_requester: nobody approved what their own key requested
 select format('approval %s by operator %s', v.approval_id, v.operator_id) from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
 where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
 
--- approval_without_quorum: an approved approval has as many people as it needed
+-- approval_without_quorum: an approved approval has the votes that it needed
 select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status = 'approved' and a.required_people > (
   -- Its own votes, and those on the approvals it follows that listed every reason it has.
@@ -103,26 +103,26 @@ where a.status = 'approved' and a.required_people > (
   select count(distinct v.operator_id) from chain c join sentinel.approval_votes v on v.tenant_id = a.tenant_id
     and v.approval_id = c.approval_id and v.verdict = 'approve');
 
--- approval_not_offered: nothing was approved where approving was not offered
+-- approval_not_offered: nothing was approved where approval was not offered
 select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and not offers_approve;
 
--- handled_without_voice: what is handled by a person has that person's decision, and is denied to the machine
+-- handled_without_voice: a handled approval has the vote of the person who handled it, and its operation is denied
 select 'approval ' || a.approval_id from sentinel.approvals a
 left join sentinel.operation_states s on s.tenant_id = a.tenant_id and s.operation_id = a.operation_id and s.approval_id = a.approval_id
 where a.handled_reference is not null and (s.status is distinct from 'denied' or not exists (
   select from sentinel.approval_votes v
   where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'handled'));
 
--- approval_after_expiry: no approval was given after its end
+-- approval_after_expiry: no approval was given after its expiry
 select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and decided_at > expires_at;
 
--- permit_without_approval: what needed a person started only after one approved
+-- permit_without_approval: an operation that needed approval started only after it was approved
 select 'operation ' || s.operation_id from sentinel.operation_states s
 where s.decision = 'APPROVAL_REQUIRED' and s.started_at is not null
   and not exists (select from sentinel.approvals a where a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
                     and a.status = 'approved' and a.decided_at <= s.started_at);
 
--- started_after_expiry: nothing started after its permit's end
+-- started_after_expiry: nothing started after its permit had expired
 select 'operation ' || operation_id from sentinel.operation_states where started_at > permit_expires_at;
 
 -- started_under_halt: nothing started while a halt covered it
@@ -133,35 +133,35 @@ join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and starts_with(o.action, left(h.target, -1))))
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
 
--- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it
+-- started_after_not_executed: nothing started, or was answered as started, after a person resolved it as not executed
 select 'operation ' || s.operation_id from sentinel.operation_states s
 where s.started_at > s.not_executed_at or s.act_until > s.not_executed_at or exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id and e.kind = 'start'
     and e.occurred_at > s.not_executed_at);
 
--- not_executed_without_word: who says "not executed" is on record with it, and never while somebody could act
+-- not_executed_without_word: a resolution as not executed names the person, and was made only once nobody could act under the start any more
 select 'operation ' || s.operation_id from sentinel.operation_states s where s.not_executed_at is not null and not exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
     and e.kind = 'in_doubt_resolved' and e.body::jsonb ->> 'executed' = 'false' and e.occurred_at = s.not_executed_at);
 
--- executed_though_not_executed: where a person said "not executed" and the ledger has an execution, the contradiction is on record
+-- executed_though_not_executed: if the ledger has an execution of what a person resolved as not executed, the contradiction is recorded
 select 'ledger entry ' || e.ledger_entry_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
 where s.not_executed_at is not null and not exists (
   select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id);
 
--- contradiction_not_held: a contradiction has its event and its halt, and while it is open its budget is held
+-- contradiction_not_held: a contradiction has its event and its halt, and its budget is held while it is open
 select 'operation ' || c.operation_id from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
 where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
   or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
   or s.status = 'in_doubt' and s.reservation <> 'held';
 
--- position_gaps: positions of a tenant run 1, 2, 3 … without a hole, up to the newest that was given out
+-- position_gaps: the positions of a tenant's feed run 1, 2, 3 … without a gap, up to the newest one
 select format('tenant %s: %s positions, the newest is %s, %s were given out', coalesce(f.tenant_id, h.tenant_id), f.number, f.last, h.position)
 from (select tenant_id, max(position) as last, count(*) as number from sentinel.feed group by tenant_id) f
 full join sentinel.feed_heads h using (tenant_id)
 where (f.last, f.number) is distinct from (h.position, h.position);
 
--- decision_without_proof: every operation has its decision's proof pack, from the same moment
+-- decision_without_proof: every operation has the proof pack of its decision, of the same moment
 select 'operation ' || s.operation_id from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id and e.kind = 'decision'
 where e.event_id is null;
@@ -169,15 +169,15 @@ where e.event_id is null;
 -- proof_altered: every event still has the hash of its body
 select 'event ' || event_id from sentinel.events where hash is distinct from 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
 
--- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
+-- feed_beyond_decisions: the feed holds each event at most once, and only events
 select format('position %s of tenant %s', f.position, f.tenant_id) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
 
--- feed_without_position: every event up to the sequencer's mark has its position; while restored events are placed, every one that it went through
+-- feed_without_position: every event up to the sequencer's mark has a position; while restored events are placed, every event processed so far
 select 'event ' || e.event_id from sentinel.events e cross join sentinel.sequencer q
 where e.transaction_id <= coalesce(least(q.restart_at, q.restored_upto), q.transaction_id)
   and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id);
 
--- operation_without_state: every operation has its state, and every event and state its operation, or the protected change it is about
+-- operation_without_state: every operation has its state, and every event and state has its operation, or the protected change it is about
 select 'operation ' || coalesce(o.operation_id, s.operation_id)
 from sentinel.operations o full join sentinel.operation_states s using (tenant_id, operation_id)
 where o.operation_id is null or s.operation_id is null
@@ -187,7 +187,7 @@ where e.operation_id is not null
   and not exists (select from sentinel.operations o where o.tenant_id = e.tenant_id and o.operation_id = e.operation_id)
   and not exists (select from sentinel.protected_changes c where c.tenant_id = e.tenant_id and c.approval_id = e.operation_id);
 
--- request_altered: a recorded request has its digest, and opens what its decision's proof pack commits to
+-- request_altered: a recorded request matches its digest and the commitment in its proof pack
 select 'operation ' || o.operation_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
 join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
@@ -195,7 +195,7 @@ where o.digest is distinct from 'sha256:' || encode(sha256(convert_to(o.request,
   or o.salt ~ '^[0-9a-f]{64}$' and strpos(e.body, '"operation_digest":"sha256:' || encode(sha256(
        'sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex') || '"') = 0;
 
--- request_differs: what an operation is said to be, its amount above all, is what its request says
+-- request_differs: an operation's columns, above all its amount, match its recorded request
 select 'operation ' || o.operation_id
 from sentinel.operations o
 cross join lateral (select case when o.digest = 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
@@ -204,7 +204,7 @@ where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currenc
   r.fields ->> 'action', r.fields ->> 'agent_id', r.fields ->> 'resource', r.fields ->> 'risk_class',
   (r.fields #>> '{params,amount,amount_minor}')::bigint, r.fields #>> '{params,amount,currency}') and r.fields is not null;
 
--- decision_differs: a state is what its proof pack says, or what a later event of that operation made of it
+-- decision_differs: a state matches its proof pack, or a later event of its operation
 select 'operation ' || s.operation_id
 from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
 left join sentinel.decision_terms t on t.terms_id = s.terms_id
@@ -218,7 +218,7 @@ where s.operation_id is distinct from e.operation_id or coalesce(strpos(e.body, 
       when 'approval_expired' then s.decision = 'APPROVAL_REQUIRED' and s.reason_code = 'approval_expired'
       when 'asked_again' then s.decision = 'APPROVAL_REQUIRED' end);
 
--- status_differs: where an operation stands fits its decision and its approval
+-- status_differs: an operation's status fits its decision and its approval
 select 'operation ' || s.operation_id
 from sentinel.operation_states s
 left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id and a.operation_id = s.operation_id
@@ -230,14 +230,14 @@ where not coalesce(case s.status
   when 'expired' then a.status = 'expired'
   else s.decision = 'ALLOW' or s.decision = 'APPROVAL_REQUIRED' and a.status = 'approved' end, false);
 
--- start_without_event: a start has its event, of that operation, permit, start id and moment
+-- start_without_event: a start has its event, with the same operation, permit, start id and time
 select 'operation ' || s.operation_id
 from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.start_event_id and e.kind = 'start'
 where s.started_at is not null and ((e.operation_id, e.occurred_at, e.hash) is distinct from (s.operation_id, s.started_at, s.start_hash)
   or strpos(e.body, coalesce('"permit_id":"' || s.permit_id || '","start_id":"' || s.start_id || '"', '"start_step":"none"')) = 0);
 
--- outcome_without_event: an outcome is what its report said, or what a person who resolved the doubt said
+-- outcome_without_event: an outcome matches its report, or the resolution by a person
 select 'operation ' || s.operation_id
 from sentinel.operation_states s
 left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.report_event_id and e.kind in ('outcome', 'contradiction')
@@ -249,7 +249,7 @@ where (s.report_digest is not null or s.report_event_id is not null) and (
         l.kind = 'in_doubt_resolved' and strpos(l.body, case s.outcome when 'success' then '"executed":true' else '"executed":false' end) > 0
         or l.kind = 'contradiction' and strpos(l.body, '"outcome":"' || s.outcome || '"') > 0));
 
--- once_cleared: what may happen only once stays taken while it lives, is done, or was done by a person elsewhere
+-- once_cleared: a once-key stays taken while its operation is live or executed, or a person handled it elsewhere
 select format('once-key %s of operation %s', s.once_key, s.operation_id)
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 where s.once_key is distinct from o.once_key
@@ -261,7 +261,7 @@ where s.once_key is distinct from o.once_key
   and not exists (select from sentinel.events e where e.tenant_id = s.tenant_id and e.operation_id = s.operation_id
                     and e.kind = 'contradiction');
 
--- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
+-- reservation_freed: budget is held while its permit is valid or its outcome is open, captured by a success, and released otherwise
 select format('reservation %s of operation %s', s.permit_id, s.operation_id)
 from sentinel.operation_states s
 where s.reservation is not null and s.reservation is distinct from case
@@ -269,7 +269,7 @@ where s.reservation is not null and s.reservation is distinct from case
   when s.status in ('allowed', 'approved', 'started', 'in_doubt') then 'held'
   when s.status = 'completed' and s.outcome = 'success' then 'captured' else 'released' end;
 
--- reservation_missing: a permit under a policy that limits such amounts has its reservation, of that amount
+-- reservation_missing: a permit under a policy that limits its amount has a reservation of that amount
 with limits as materialized (
   select p.policy_digest, l.item ->> 'when' as "when", c.currency
   from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
@@ -289,7 +289,7 @@ with limits as materialized (
 )
 select format('operation %s, permit %s', operation_id, permit_id) from permits join limited using (policy_id, action, currency);
 
--- cap_other_than_policy: the cap of a budget is one that a recorded policy gives to that limit and currency
+-- cap_other_than_policy: the cap of a budget is one that a recorded policy declares for that limit and currency
 with caps as (
   select p.policy_id || '/' || (l.item ->> 'id') as name, c.key as currency, c.value::bigint as cap_minor
   from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
@@ -299,7 +299,7 @@ select format('budget %s from %s', u.limit_key, u.bucket) from sentinel.usage u
 where not exists (select from caps c where c.name = split_part(u.limit_key, '|', 1) and c.cap_minor = u.cap_minor
                     and c.currency = any (string_to_array(u.limit_key, '|')));
 
--- velocity_differs: what a velocity breaker has counted is what was allowed, and maybe renewed, since a person last lifted its halt
+-- velocity_differs: a velocity breaker has counted what was allowed, and possibly renewed, since its last halt was lifted
 with declared as materialized (
   select p.policy_digest, p.policy_id || '/' || (b.item ->> 'id') as name, b.item ->> 'per' as per, b.item -> 'amount' as amount,
          make_interval(secs => (b.item ->> 'seconds')::integer / 10) as part
@@ -342,7 +342,7 @@ where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) i
                    and (o.created_at < bucket - d.part * 8 or o.created_at <= l.at or starts_with(d.name, t.policy_id || '/')
                      and t.policy_digest not in (select before.policy_digest from declared before where before.name = d.name)))));
 
--- velocity_exceeded: within no window has a velocity breaker let more pass than a recorded policy declares
+-- velocity_exceeded: in no window did a velocity breaker let more pass than a recorded policy declares
 with declared as materialized (
   select p.policy_id || '/' || (b.item ->> 'id') as name, make_interval(secs => min((b.item ->> 'seconds')::integer)) as window_length,
          case when bool_and(b.item ->> 'count' is not null) then max((b.item ->> 'count')::bigint) end as most_operations
@@ -361,11 +361,11 @@ cross join lateral (
   where w.tenant_id = v.tenant_id and w.breaker_key = v.breaker_key and w.bucket <= v.bucket and w.bucket > v.bucket - d.window_length) passed
 where passed.operations > d.most_operations or passed.amount_minor > a.most_minor;
 
--- policy_altered: a recorded policy text has its digest
+-- policy_altered: a recorded policy text matches its digest
 select format('policy %s, %s', policy_id, policy_digest) from sentinel.policies
 where policy_digest <> 'sha256:' || encode(sha256(convert_to(canonical, 'UTF8')), 'hex');
 
--- vote_beyond_role: who voted had the role that the question asks for, at that moment
+-- vote_beyond_role: a voter had the role that the approval required, at the time of the vote
 with changes as materialized (
   select tenant_id, occurred_at, substring(body from '"operator_id":"([^"]*)"') as operator_id,
          substring(body from '"from":"([^"]*)"') as was, substring(body from '"to":"([^"]*)"') as became
@@ -382,7 +382,7 @@ cross join lateral (select coalesce(
   p.role) as role) as then_in
 where coalesce(then_in.role not in ('admin', a.required_role), true);
 
--- vote_without_event: every voice, and what became of a question, is in the evidence
+-- vote_without_event: every vote, and the result of every approval, is in the events
 select format('approval %s by operator %s', v.approval_id, v.operator_id)
 from sentinel.approval_votes v join sentinel.approvals a using (tenant_id, approval_id)
 where not exists (
@@ -395,13 +395,13 @@ where a.status <> 'pending' and not exists (
     and e.kind <> 'decision' and e.kind = 'approval_' || case when a.handled_reference is not null then 'handled' else a.status end
     and strpos(e.body, a.approval_id::text) > 0);
 
--- approval_of_another: a question is about its operation: amount, action, agent and digest
+-- approval_of_another: an approval has the amount, action, agent and digest of its operation
 select 'approval ' || a.approval_id from sentinel.approvals a left join sentinel.operations o using (tenant_id, operation_id)
 where not exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
   and (a.digest, a.action, a.agent_id, a.resource, a.amount_minor, a.currency)
   is distinct from (o.digest, o.action, o.agent_id, o.resource, o.amount_minor, o.currency);
 
--- change_without_approval: what gives somebody power and waited was done only after a second administrator approved it
+-- change_without_approval: a change that waited for a second administrator was made only after one approved it
 select 'approval ' || c.approval_id from sentinel.protected_changes c left join sentinel.approvals a using (tenant_id, approval_id)
 where c.outcome = 'done' and (a.status is distinct from 'approved' or a.decided_at > c.done_at
   or a.digest <> 'sha256:' || encode(sha256(convert_to(c.request, 'UTF8')), 'hex'));
@@ -411,7 +411,7 @@ where c.outcome = 'done' and (a.status is distinct from 'approved' or a.decided_
 select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
 where e.executed_at < s.started_at;
 
--- execution_of_another: an execution is its ledger entry's: amount, refund, operation and start id, which the authority knows
+-- execution_of_another: an execution has the amount, refund, operation and start id of its ledger entry, and the authority knows that start
 -- with the authority
 select 'execution ' || e.execution_id from refunds.executions e left join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where (e.amount_minor, e.currency, e.refund_id, e.operation_id, e.start_id)
@@ -420,7 +420,7 @@ union
 select 'execution ' || e.execution_id from refunds.executions e join sentinel.operation_states s using (tenant_id, operation_id)
 where e.start_id is distinct from s.start_id;
 
--- execution_missing: what a worker reported as paid has its execution in its ledger
+-- execution_missing: every payment that a worker reported has its execution in the ledger
 -- with the authority
 select format('ledger entry %s, operation %s', l.ledger_entry_id, s.operation_id)
 from refunds.ledger_entries l join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
@@ -430,20 +430,20 @@ join sentinel.events r on r.tenant_id = s.tenant_id and r.event_id = s.report_ev
 where s.outcome = 'success' and strpos(r.body, '"outcome":"success"') > 0 and not exists (
   select from refunds.executions e where e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id);
 
--- ledger_trail_differs: a ledger entry stands where the last step of its trail led, after as many steps as it counts
+-- ledger_trail_differs: a ledger entry has the status to which the last event of its trail led, and as many events as it counts
 select 'ledger entry ' || l.ledger_entry_id from refunds.ledger_entries l
 left join (select tenant_id, ledger_entry_id, count(*) as steps, (array_agg(to_status order by event_id desc))[1] as led_to
            from refunds.ledger_events group by 1, 2) t using (tenant_id, ledger_entry_id)
 where (l.status, l.event_number) is distinct from (coalesce(t.led_to, 'NEW'), coalesce(t.steps, 0));
 
--- ledger_entry_missing: what speaks of a ledger entry speaks of one that is there
+-- ledger_entry_missing: every record about a ledger entry refers to one that exists
 select 'ledger entry ' || m.ledger_entry_id from (
   select tenant_id, ledger_entry_id from refunds.ledger_events union select tenant_id, ledger_entry_id from refunds.outbox
   union select tenant_id, ledger_entry_id from refunds.step_trails union select tenant_id, ledger_entry_id from refunds.effects
   union select tenant_id, ledger_entry_id from refunds.confirmations) m
 where not exists (select from refunds.ledger_entries l where l.tenant_id = m.tenant_id and l.ledger_entry_id = m.ledger_entry_id);
 
--- operation_without_entry: what a worker of this ledger asked about is a row of this ledger
+-- operation_without_entry: every operation that a worker of this ledger requested has its ledger entry
 -- with the authority
 select format('ledger entry %s, operation %s', substr(o.idempotency_key, 8), o.operation_id) from sentinel.operations o
 where o.idempotency_key like 'refund:%'
@@ -452,32 +452,32 @@ where o.idempotency_key like 'refund:%'
   and not exists (select from refunds.ledger_entries l
                   where l.tenant_id = o.tenant_id and l.ledger_entry_id = substr(o.idempotency_key, 8));
 
--- report_parked: no report to the authority is refused for ever, or put off by more than a day
+-- report_parked: no report to the authority is refused permanently, or postponed by more than a day
 select format('report %s of ledger entry %s', outbox_id, ledger_entry_id) from refunds.outbox
 where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval '1 day';
 
--- stuck_claims: no ledger row is held half a minute past its lease
+-- stuck_claims: no ledger entry is held more than half a minute past its lease
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
 
--- executed_without_confirmation: a row whose customer was asked is executed only after that customer confirmed
+-- executed_without_confirmation: an entry whose customer was asked is executed only after the customer confirmed
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries l join refunds.executions e using (tenant_id, ledger_entry_id)
 where exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id)
   and not exists (select from refunds.confirmations c where c.tenant_id = l.tenant_id and c.ledger_entry_id = l.ledger_entry_id
                     and c.status = 'confirmed' and c.answered_at <= e.executed_at
                     and (c.amount_minor, c.currency) = (e.amount_minor, e.currency));
 
--- executed_without_effects: an execution whose entry has effects outside has every one that must be done, done
+-- executed_without_effects: an execution whose entry has effects outside has every required one done
 select 'execution ' || e.execution_id from refunds.executions e
 join (select tenant_id, ledger_entry_id, count(*) filter (where state = 'done') as done, max(must_total) as wanted
       from refunds.effects where not best_effort group by 1, 2) f using (tenant_id, ledger_entry_id)
 where f.done <> f.wanted;
 
--- effect_forgotten: an effect under way or being taken back belongs to an entry that a worker still comes back to
+-- effect_forgotten: an effect in progress or being compensated belongs to an entry that a worker still returns to
 select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state in ('intended', 'compensating') and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR');
 
--- refund_half_undone: a refused saga has nothing left of it: done effects beside a refused one only while a worker is at it
+-- refund_half_undone: a refused saga leaves no effect: done effects beside a refused one only while a worker is compensating them
 select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state = 'done' and not f.best_effort and l.status in ('EXECUTED', 'DENIED', 'ERROR')
   and exists (select from refunds.effects o where o.tenant_id = f.tenant_id and o.ledger_entry_id = f.ledger_entry_id
@@ -487,13 +487,13 @@ where f.state = 'done' and not f.best_effort and l.status in ('EXECUTED', 'DENIE
 select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.operation_reference is distinct from l.start_id;
 
--- flips_in_evidence: how a switch stands is what the last recorded flip of it says
+-- flips_in_evidence: a switch has the state of its last recorded change
 select 'switch ' || s.name from sentinel.switches s where not exists (
   select from sentinel.events e where e.tenant_id = s.tenant_id and e.occurred_at = s.changed_at
     and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
     and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);
 
--- halts_in_evidence: what was halted stands, or its lift is in the evidence
+-- halts_in_evidence: every recorded halt is in force, or its lift is recorded
 with said as materialized (
   select tenant_id, kind, body::jsonb ->> 'halt_id' as halt_id from sentinel.events
   where kind not in ('decision', 'start', 'outcome') and kind in ('halt_set', 'halt_lifted')
@@ -508,7 +508,7 @@ where not exists (select from said e where e.kind = 'halt_set' and e.halt_id = h
   -- A pause that was replaced by a kill was not lifted.
   and not exists (select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at));
 
--- roles_in_evidence: a person's role is the one that was last given by the evidence, where it tells of one
+-- roles_in_evidence: an operator has the role that the events gave last, where they give one
 with given as materialized (
   select distinct on (tenant_id, body::jsonb ->> 'operator_id') tenant_id, body::jsonb ->> 'operator_id' as operator_id,
          coalesce(body::jsonb ->> 'to', body::jsonb ->> 'role') as role
@@ -520,7 +520,7 @@ select 'operator ' || g.operator_id from given g
 left join sentinel.operators o on o.tenant_id = g.tenant_id and o.operator_id::text = g.operator_id
 where o.role is distinct from g.role;
 
--- keys_in_evidence: what an agent's key may do, and for which agent, is what was said when it was made
+-- keys_in_evidence: an agent's key has the scopes and the agent that its events give
 select 'key ' || k.key_id from sentinel.agent_keys k
 join sentinel.events e on e.tenant_id = k.tenant_id and e.kind not in ('decision', 'start', 'outcome') and e.kind in ('key_created', 'key_rotated')
   and case when e.kind in ('key_created', 'key_rotated') then e.body::jsonb ->> 'key_id' end = k.key_id::text
@@ -535,13 +535,13 @@ select format('order %s of %s', order_id, source) from orders.reviews group by t
 union all
 select format('order %s of %s', order_id, source) from orders.reviews where (lane is null) <> (status in ('RECEIVED', 'SCORED'));
 
--- order_trail_differs: where an order stands is where the last step of its trail led
+-- order_trail_differs: an order has the status to which the last event of its trail led
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r
 left join lateral (select e.to_lane, e.to_status from orders.events e
                    where e.tenant_id = r.tenant_id and e.review_id = r.review_id order by e.event_id desc limit 1) last on true
 where (r.status, r.lane) is distinct from (coalesce(last.to_status, 'RECEIVED'), last.to_lane);
 
--- order_way_not_declared: every step of a trail is in the table of lanes
+-- order_way_not_declared: every event of an order's trail is in the table of lanes
 select format('order %s of %s', r.order_id, r.source) from orders.events e join orders.reviews r using (tenant_id, review_id) where not exists (
   select from orders.transitions t where (t.from_lane, t.from_status, t.event, t.to_lane, t.to_status)
     = (coalesce(e.from_lane, '-'), e.from_status, e.event, coalesce(e.to_lane, '-'), e.to_status));
@@ -556,7 +556,7 @@ select format('order %s of %s', r.order_id, r.source) from orders.reviews r wher
   select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'fulfil'
     and f.state = 'done' and f.operation_id = r.operation_id);
 
--- order_fulfilled_without_start: the authority started what was fulfilled, where it keeps its operations here
+-- order_fulfilled_without_start: the authority started every fulfilment, where its operations are in this database
 -- with the authority
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.operations o where o.tenant_id = f.tenant_id)
@@ -564,25 +564,25 @@ where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.op
                   where o.tenant_id = f.tenant_id and o.operation_id = f.operation_id and s.started_at is not null
                     and o.idempotency_key = 'order:' || r.source || ':' || r.order_id);
 
--- order_effect_twice: each effect of an order is there once, and no operation stands for two orders
+-- order_effect_twice: each effect of an order exists once, and no operation belongs to two orders
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 group by f.tenant_id, r.source, r.order_id, f.kind having count(*) > 1
 union all
 select 'operation ' || operation_id from orders.effects group by tenant_id, operation_id having count(distinct review_id) > 1;
 
--- order_held_without_hold: whatever is held is to be held in the shop too, and nothing else is
+-- order_held_without_hold: every held order has a hold for the shop, and no other order has one
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'HELD' and not exists (
   select from orders.effects f where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.kind = 'hold')
 union all
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'hold' and r.status <> 'HELD';
 
--- order_decision_not_kept: an analyst's last decision is where the order went, was said by a person, and is of no denied order
+-- order_decision_not_kept: an analyst's last decision matches the order's status, was made by a person, and is not of a denied order
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r
 where (status in ('REFUND_FILED', 'REFUND_REFUSED')) <> (resolution is not distinct from 'refund')
   or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane = 'high');
 
--- order_refund_missing: a refunded order has its row in the ledger, over what was paid, and is followed until that has ended
+-- order_refund_missing: a refunded order has its ledger entry, for the amount paid, and is tracked until that entry has ended
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status in ('REFUND_FILED', 'REFUND_REFUSED') and not exists (
   select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
   where f.tenant_id = r.tenant_id and f.review_id = r.review_id and l.action = 'refund.create'
@@ -593,32 +593,32 @@ select format('order %s of %s', r.order_id, r.source) from orders.reviews r wher
 select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < clock_timestamp() - interval '2 minutes';
 
--- order_refund_beside_hold: no refund of an order that was put away without it was paid
+-- order_refund_beside_hold: an order whose filed refund was paid is REFUND_FILED or REFUND_REFUSED
 select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 join orders.reviews r using (tenant_id, review_id)
 where l.status = 'EXECUTED' and r.status not in ('REFUND_FILED', 'REFUND_REFUSED');
 
--- order_gave_up: no order ended because the shop refused it: that is for a person, who may try again, refund or hold
+-- order_gave_up: no order ended because the shop refused it: such an order waits for a person, who may retry, refund or hold it
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r join orders.effects f using (tenant_id, review_id)
 where f.kind = 'fulfil' and f.state = 'refused' and not (r.status = 'SHOP_REFUSED' or coalesce(r.resolution in ('hold', 'refund'), false)
   or exists (select from orders.effects h where h.tenant_id = r.tenant_id and h.review_id = r.review_id and h.kind = 'hold'
              and h.state = 'done'));
 
--- order_queued_without_approval: a queued order has its approval in this database, or no analyst could decide it
+-- order_queued_without_approval: a queued order has its approval in this database; without it no analyst could decide
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r where r.status = 'QUEUED' and not exists (
   select from sentinel.approvals a where a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
     and a.operation_id = r.operation_id);
 
--- order_stuck: no order is under way half a minute past its lease, or past when it was to be taken up again
+-- order_stuck: no order is in progress more than half a minute past its lease, or past the time when it was due again
 select format('order %s of %s', order_id, source) from orders.reviews
 where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < clock_timestamp() - interval '30 seconds';
 
--- order_answer_of_another: a recorded answer is its own order's, and says that it is over only when it is
+-- order_answer_of_another: a recorded response belongs to its own order, and is final only if the order is
 select format('delivery of order %s of %s', d.order_id, d.source) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)
 where (r.source, r.order_id) is distinct from (d.source, d.order_id)
   or (d.is_final and r.status not in ('FULFILLED', 'HELD'));
 
--- shop_did_unasked: the simulated shop did nothing that was not on record first
+-- shop_did_unasked: the simulated shop did nothing that was not recorded first
 select format('order %s of %s', s.order_id, s.source) from orders.simulated_shop s where not exists (
   select from orders.reviews r join orders.effects f using (tenant_id, review_id)
   where (r.tenant_id, r.source, r.order_id) = (s.tenant_id, s.source, s.order_id) and f.operation_id = s.operation_id
@@ -643,11 +643,11 @@ union all
 select 'ledger entry ' || e.ledger_entry_id from refunds.ledger_entries e where e.order_ref is not null and not exists (
        select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref));
 
--- order_budget_exceeded: what is taken of an order is within what was paid, but for what nobody could refuse
+-- order_budget_exceeded: what is taken of an order is at most what was paid, except for what could not be refused
 select format('order %s of %s', order_ref, concat_ws('/', channel, nullif(source, ''))) from refunds.order_budgets
 where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor > paid_minor;
 
--- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
+-- order_budget_part_wrong: an entry's amount is in the part of its order's budget that its status requires
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where order_ref is not null and (
   (status = 'EXECUTED') <> coalesce(budget_part in ('executed', 'returned'), false) or status = 'ALLOWED' and budget_part is null
@@ -657,7 +657,7 @@ where order_ref is not null and (
   or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
   or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
 
--- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together, but for what banks sent back
+-- order_over_refunded: no more was refunded of an order than was paid, by the worker and by people together, except for what banks returned
 select format('order %s of %s', o.order_ref, concat_ws('/', o.channel, nullif(o.source, ''))) from refunds.orders o
 join (
   select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
@@ -668,7 +668,7 @@ join (
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;
 
--- aap_consumed_not_started: a consumed request of the Agent Approval Protocol is an operation that was started, and no other request's
+-- aap_consumed_not_started: a consumed request of the Agent Approval Protocol has a started operation, which no other request has
 select 'request ' || r.request_id from sentinel.aap_requests r
 where r.consumed_at is not null and r.question is not null and (
   not exists (select from sentinel.operation_states s
@@ -676,7 +676,7 @@ where r.consumed_at is not null and r.question is not null and (
   or exists (select from sentinel.aap_requests o where o.tenant_id = r.tenant_id and o.operation_id = r.operation_id
              and o.consumed_at is not null and o.request_id <> r.request_id));
 
--- export_cursor_beyond_feed: no receiver of events is past the end of a feed of its; that it never goes back, a trigger holds
+-- export_cursor_beyond_feed: no receiver's cursor is past the end of its feed; a trigger ensures that it never goes back
 select 'receiver ' || e.endpoint_id from sentinel.event_endpoints e
 where e.position < 0 or e.global_position < 0
    or e.position > coalesce((select h.position from sentinel.feed_heads h where h.tenant_id = e.tenant_id), 0)
