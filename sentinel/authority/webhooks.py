@@ -230,7 +230,7 @@ def discard_dead_letters(
     actor.must_be("admin")
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "letter": event_id, "by": actor.name, "reason": reason,
               "event_id": new_id()}  # fmt: skip
-    put = act_once(pool, _Discarded, DISCARD, fields, is_taken=lambda row: row.letters > 0)
-    if not put.letters:
+    discarded = act_once(pool, _Discarded, DISCARD, fields, is_taken=lambda row: row.letters > 0)
+    if not discarded.letters:
         raise NotFound("there is no dead letter of that id")
-    return put.letters
+    return discarded.letters

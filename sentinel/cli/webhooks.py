@@ -232,7 +232,7 @@ def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: 
 @reason_option("Why; kept as evidence.", most=500)
 @tenant_option
 @json_option
-def discard_(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
+def discard(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
     """Discard one dead letter of a receiver, or all of them, e.g. where the receiver is gone; they are not delivered any more."""
     with open_pool(login=SUPERUSER) as pool:
         about = as_uuid(event_id, "EVENT_ID") if event_id else None

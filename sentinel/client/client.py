@@ -19,6 +19,7 @@ from sentinel.client.calls import (
     GuardQuestion,
     Outcome,
     guard_body,
+    outcome_body,
     question_body,
     readers,
 )
@@ -105,7 +106,7 @@ class Client:
     def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
         """Call `report` for up to 64 outcomes (each a dict of its keyword arguments) in one request: per outcome the
         receipt or its error."""
-        bodies = [calls.outcome_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
+        bodies = [outcome_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
         return self._call_many(calls.REPORT, bodies, lambda _body, found, **_: readers().report_receipt(found))
 
     def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:

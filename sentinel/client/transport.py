@@ -45,7 +45,7 @@ class Transport:
         self._idle: deque[socket.socket] = deque()
         self._pool_size = pool_size
         self._live: WeakSet[socket.socket] = WeakSet()
-        self._live_lock = threading.Lock()
+        self._lock = threading.Lock()  # guards `_live`, and closing against a connection put back meanwhile
         self._closed = False
         _transports.add(self)
 
@@ -58,7 +58,7 @@ class Transport:
         while True:
             if self._closed:
                 raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
-            kept = self._kept()
+            kept = self._take_idle()
             try:
                 link = kept or self._connect(deadline)
             except Unreachable as error:
@@ -83,7 +83,7 @@ class Transport:
     def abort(self) -> None:
         """Abort every exchange in flight, in any thread; later ones raise `Unreachable(CLOSED)`."""
         self._closed = True
-        with self._live_lock:
+        with self._lock:
             live = list(self._live)
         for link in live:
             try:
@@ -93,13 +93,13 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections; the transport is not used afterwards."""
-        with self._live_lock:
+        with self._lock:
             self._closed = True
         self._drop_idle()
 
     def leave_to_parent(self) -> None:
         """Drop all connections in a forked process: they are the parent's, whose answers would be read here. They stay open there."""
-        inherited, self._live, self._live_lock = self._live, WeakSet(), threading.Lock()
+        inherited, self._live, self._lock = self._live, WeakSet(), threading.Lock()
         self._idle.clear()
         for link in list(inherited):
             link.close()
@@ -108,26 +108,26 @@ class Transport:
         _limit(link, deadline)
         link.sendall(request)
         answer = read_response(link, deadline)
-        if not (answer.is_reusable and self._keep(link)):
+        if not (answer.is_reusable and self._put_back(link)):
             link.close()
         return raw_response(answer)
 
-    def _keep(self, link: socket.socket) -> bool:
-        """Keep an idle connection; False where the pool is full, or was closed while the exchange was in flight."""
-        with self._live_lock:
+    def _put_back(self, link: socket.socket) -> bool:
+        """Put a connection back into the pool; False where the pool is full, or was closed while the exchange was in flight."""
+        with self._lock:
             if self._closed or len(self._idle) >= self._pool_size:
                 return False
             self._idle.append(link)
             return True
 
-    def _kept(self) -> socket.socket | None:
+    def _take_idle(self) -> socket.socket | None:
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
     def _drop_idle(self) -> None:
-        while (link := self._kept()) is not None:
+        while (link := self._take_idle()) is not None:
             link.close()
 
     def _connect(self, deadline: float) -> socket.socket:
@@ -139,7 +139,7 @@ class Transport:
             raise late from error
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
-        with self._live_lock:
+        with self._lock:
             self._live.add(link)
         if self._closed:  # the transport was aborted while this connection was made
             link.close()

@@ -18,8 +18,6 @@ from sentinel.platform.outbound.standard_webhooks import signed_headers
 MAX_ANSWER_BYTES = 16 << 10
 GONE = "http_410"
 """The code for status 410, by which a receiver says that it is gone for good (Standard Webhooks)."""
-UNREADABLE = "unreadable_event"
-"""The code for an event of which no message could be made."""
 
 
 class Receiver(Protocol):

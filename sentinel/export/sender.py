@@ -20,7 +20,8 @@ from prometheus_client import Counter, Gauge
 from sentinel.core.errors import SentinelError
 from sentinel.export.cloud_events import GLOBAL, FeedEvent, kinds_of, messages_of
 from sentinel.export.deliveries import Claim, Deliveries, Resend
-from sentinel.export.receivers import GONE, UNREADABLE, Receiver
+from sentinel.export.receivers import GONE, Receiver
+from sentinel.platform.outbound.failures import UNREADABLE_EVENT
 from sentinel.platform.tracing import Tracing, mark_failed
 
 POLL_SECONDS = 0.5
@@ -151,7 +152,7 @@ class EventSender:
                 return held
             portion = wanted[first : first + most]
             error = self._send(held, portion)
-            if error == UNREADABLE and len(portion) > 1:
+            if error == UNREADABLE_EVENT and len(portion) > 1:
                 most = 1  # only the event that cannot be read fails
                 continue
             first += len(portion)
@@ -189,7 +190,7 @@ class EventSender:
             # A failed attempt like any other: with the event's backoff, and a dead letter in the end. Without them the
             # receiver would get nothing behind this event, ever.
             log.exception("event_unreadable", endpoint_id=str(endpoint.endpoint_id), position=events[0].position)
-            return UNREADABLE
+            return UNREADABLE_EVENT
 
     def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str) -> None:
         about = {

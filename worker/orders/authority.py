@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 
 import structlog
 from psycopg.rows import class_row, scalar_row
@@ -77,9 +77,9 @@ class AuthorityClient:
         """Report the outcomes of up to 64 starts."""
         return self._client.report_many(outcomes)
 
-    def approvals_since(self, since: Any) -> list[ApprovalDecision]:
-        """Approvals decided after `since`, oldest first. Raises `Unreachable` or `Rejected`."""
-        return self._client.approvals_since(since, 500)
+    def approvals_since(self, since: datetime, limit: int) -> list[ApprovalDecision]:
+        """At most `limit` approvals decided after `since`, oldest first. Raises `Unreachable` or `Rejected`."""
+        return self._client.approvals_since(since, limit)
 
     def _question_with_start(self, work: ClaimedOrder) -> GuardQuestion:
         return {**_question(work), "start_id": work.own_start_id, "act_within_seconds": self._act_within_seconds}

@@ -21,6 +21,7 @@ from worker.orders.alerts import Alerts
 from worker.orders.processor import OrderProcessor
 from worker.orders.shop import Attempts
 from worker.orders.store import DueHold
+from worker.outbound.decided_approvals import decided_pages
 
 _AT_ONCE = 8
 _HOUSEKEEPING_SECONDS = 600.0
@@ -62,7 +63,7 @@ class Background:
         return self._round() + _run_task(self._alert)
 
     def _round(self) -> int:
-        tasks = (self._learn_approvals, self._resume, self._hold, self._follow, self._report, self._housekeeping)
+        tasks = (self._fetch_approvals, self._resume, self._hold, self._follow, self._report, self._housekeeping)
         return sum(_run_task(task) for task in tasks)
 
     def _run(self) -> None:
@@ -77,15 +78,10 @@ class Background:
             _run_task(self._alert)
             self._stopping.wait(self._poll_seconds)
 
-    def _learn_approvals(self) -> int:
-        since = self._store.approvals_wanted_since()
-        while since is not None:
-            decided = self._processor.authority.approvals_since(since)
-            if decided:
-                self._store.wake([decision.request_id for decision in decided])
-                self._store.move_cursor(decided[-1].decided_at)
-            more = len(decided) >= 500 and decided[-1].decided_at > since
-            since = decided[-1].decided_at if more else None
+    def _fetch_approvals(self) -> int:
+        for decided in decided_pages(self._processor.authority.approvals_since, self._store.approvals_wanted_since()):
+            self._store.wake([decision.request_id for decision in decided])
+            self._store.move_cursor(decided[-1].decided_at)
         return 0
 
     def _resume(self) -> int:

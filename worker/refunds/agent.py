@@ -26,6 +26,7 @@ from sentinel.client import Client, Rejected, Unreachable
 from sentinel.core.wording import counted
 from sentinel.platform.tracing import Tracing
 from worker.failpoints import Failpoint, Failpoints
+from worker.outbound.decided_approvals import decided_pages
 from worker.refunds import transitions
 from worker.refunds.concurrency import LONGEST_HOLD_SECONDS, CircuitBreaker, LeaseKeeper, PeriodicTask, WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
@@ -164,8 +165,8 @@ def _nothing_known(row: LedgerRow) -> KnownFacts:
     return KnownFacts(row.ledger_entry_id, "{}", None, None, False, None, 0)
 
 
-def _not_fetched(error: Unreachable | Rejected) -> str:
-    return f"decided approvals could not be fetched: {error.detail}"
+def _fetch_failure(error: Unreachable | Rejected | None) -> str | None:
+    return None if error is None else f"decided approvals could not be fetched: {error.detail}"
 
 
 # The loop.
@@ -221,7 +222,7 @@ class Agent:
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
         self._looked_back_at = float("-inf")
-        self._fetch_trouble: str | None = None
+        self._not_fetched: str | None = None
 
     @property
     def reaches_authority(self) -> bool:
@@ -242,7 +243,7 @@ class Agent:
         self._mode = "once"
         outcome = RunResult()
         with self._running():
-            not_fetched = self._learn_approvals()
+            not_fetched = _fetch_failure(self._fetch_approvals())
             self._wake_if_answered()
             failed = self._run_due_tasks()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
@@ -253,7 +254,7 @@ class Agent:
             for lane in running:
                 lane.result()
             failed = self._run_due_tasks() or failed
-            outcome.trouble = outcome.trouble or (not_fetched and _not_fetched(not_fetched)) or failed
+            outcome.trouble = outcome.trouble or not_fetched or failed
             outcome.open = self._ledger.open_counts()
             outcome.untaken = self._untaken()
             if self._stopping.is_set() and outcome.open.due:
@@ -343,7 +344,7 @@ class Agent:
                     shown, shown_as = time.monotonic(), status
                 self._answer_operator()
                 if self._breaker.is_closed:
-                    self._follow_approvals()
+                    self._poll_approvals()
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
                         self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
                         swept = time.monotonic()
@@ -434,31 +435,25 @@ class Agent:
             return
         self._ledger.wake_put_off(0.0)
 
-    def _follow_approvals(self) -> None:
+    def _poll_approvals(self) -> None:
         """Wake decided rows. A failed fetch opens the circuit breaker, unless only this call is refused to this key."""
-        error = self._learn_approvals()
-        told = None if error is None else _not_fetched(error)
-        if told is not None and told != self._fetch_trouble:
-            _log.warning("%s", told)
-        self._fetch_trouble = told
+        error = self._fetch_approvals()
+        before, self._not_fetched = self._not_fetched, _fetch_failure(error)
+        if self._not_fetched is not None and self._not_fetched != before:
+            _log.warning("%s", self._not_fetched)
         if error is not None and not is_refused_alone(error):
-            self._breaker.note(answered=0, unanswered=1, detail=told)
+            self._breaker.note(answered=0, unanswered=1, detail=self._not_fetched)
 
-    def _learn_approvals(self) -> Unreachable | Rejected | None:
+    def _fetch_approvals(self) -> Unreachable | Rejected | None:
         """Wake the rows whose approval was decided; returns why the decisions could not be fetched, or None."""
         agent_id, now = self._settings.agent_id, time.monotonic()
         looks_back = now - self._looked_back_at >= _LOOK_BACK_EVERY_SECONDS
         held = LONGEST_HOLD_SECONDS + self._settings.lease_seconds if looks_back else 0.0
         since = self._ledger.approvals_wanted_since(agent_id, _OVERLAP_SECONDS + held)
         try:
-            while since is not None:
-                decided = self._client.approvals_since(since, 500)
-                if decided:
-                    self._ledger.wake_decided([decision.request_id for decision in decided])
-                    self._ledger.move_cursor(agent_id, decided[-1].decided_at)
-                # A full page whose last decision is no later than `since` would be fetched again for ever.
-                more = len(decided) >= 500 and decided[-1].decided_at > since
-                since = decided[-1].decided_at if more else None
+            for decided in decided_pages(self._client.approvals_since, since):
+                self._ledger.wake_decided([decision.request_id for decision in decided])
+                self._ledger.move_cursor(agent_id, decided[-1].decided_at)
         except (Unreachable, Rejected) as error:
             return error
         if looks_back:

@@ -24,10 +24,13 @@ FAULTS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""
 
+UNREADABLE_EVENT = "unreadable_event"
+"""The code for an event of which no message could be made, so that nothing was sent."""
+
 _FAILURES: Mapping[str, str] = MappingProxyType({
     FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
     FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
-    "unreadable_event": "no message could be made of the event; the sender's log says why",
+    UNREADABLE_EVENT: "no message could be made of the event; the sender's log says why",
     **{f"not_allowed: {code}": f"not called: it {fault}" for code, fault in FAULTS.items()},
 })  # fmt: skip
 

@@ -53,7 +53,7 @@ def test_a_decision_made_while_a_batch_held_its_row_is_learnt_although_later_one
     ledger_fixtures.ledger.move_cursor(row.agent_id, now)
     wait_for(ledger_fixtures, "operator", approval_id)
     with ledger_fixtures.agent(authority.url) as agent:
-        assert agent._learn_approvals() is None
+        assert agent._fetch_approvals() is None
     assert len(ledger_fixtures.ledger.claim(1)) == 1
 
 
@@ -64,9 +64,9 @@ def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
     monkeypatch.setattr(Ledger, "approvals_wanted_since", lambda self, agent_id, seconds: overlaps.append(seconds))
     with ledger_fixtures.agent("http://127.0.0.1:9", lease_seconds=30.0) as agent:
         for _ in range(3):
-            agent._learn_approvals()
+            agent._fetch_approvals()
         monkeypatch.setattr(agent, "_looked_back_at", agent._looked_back_at - loop._LOOK_BACK_EVERY_SECONDS)
-        agent._learn_approvals()
+        agent._fetch_approvals()
     assert overlaps == [690.0, 60.0, 60.0, 690.0]
 
 
@@ -104,5 +104,5 @@ def test_a_key_that_may_not_read_approvals_does_not_open_the_circuit_breaker(
             raise error
 
         monkeypatch.setattr(agent._client, "approvals_since", refused)
-        agent._follow_approvals()
+        agent._poll_approvals()
         assert agent._breaker.is_closed is is_closed

@@ -7,14 +7,7 @@ alter table sentinel.dead_letters rename column put_away_at to discarded_at;
 alter table sentinel.dead_letters rename column put_away_by to discarded_by;
 alter table sentinel.dead_letters rename column put_away_reason to discarded_reason;
 alter table sentinel.dead_letters rename constraint dead_letters_put_away to dead_letters_discarded;
-do $$
-declare
-  named text;
-begin
-  for named in select conname from pg_constraint where conrelid = 'sentinel.dead_letters'::regclass and conname like '%put\_away\_reason%' loop
-    execute format('alter table sentinel.dead_letters rename constraint %I to %I', named, replace(named, 'put_away', 'discarded'));
-  end loop;
-end $$;
+alter table sentinel.dead_letters rename constraint dead_letters_put_away_reason_check to dead_letters_discarded_reason_check;
 
 drop function if exists sentinel.put_letters_away(uuid, uuid, uuid, text, text, uuid);
 drop function if exists refunds.put_reports_away(uuid, uuid[], text);
