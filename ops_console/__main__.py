@@ -25,14 +25,14 @@ from sentinel.store.database import BOARD, PUBLIC
 @click.option(
     "--only",
     type=click.Choice(["operators", "public"]),
-    help="Serve one of the two here, the other elsewhere.",
+    help="Serve only the operators' pages, or only the public board.",
 )
 @click.option(
     "--graceful-seconds",
     type=click.IntRange(0, 300),
     default=5,
     show_default=True,
-    help="How long SIGTERM waits for requests in hand.",
+    help="How long SIGTERM waits for requests in progress.",
 )
 @one_line_errors
 def command(graceful_seconds: int, only: str | None, **options: Any) -> None:

@@ -78,9 +78,7 @@ def install(app: Flask, context: ConsoleContext) -> None:
                 check_csrf(context, who)
             elif not _is_api():
                 # Otherwise a stolen token could create credentials that outlive its own expiry and revocation.
-                raise Forbidden(
-                    "the pages' forms are for a signed-in person; a token acts by the routes under /ops/api"
-                )
+                raise Forbidden("the pages' forms need a signed-in person; with a token, use the routes under /ops/api")
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(page_of(request.path), 303)
@@ -185,7 +183,7 @@ def check_csrf(context: ConsoleContext, who: SignedIn) -> None:
         if _is_left_open(context, who):
             g.signed_in, g.by_cookie = who, True
             raise FormOfAnotherSession(
-                "Your session was renewed in another tab. Nothing was done: look again, and say it again."
+                "Your session was renewed in another tab. Nothing was changed: check the form and submit it again."
                 f" You are signed in as {who.email}."
             )
         raise Forbidden("X-CSRF-Token is missing or not this session's")
@@ -234,7 +232,7 @@ def must_have_proved() -> None:
     """Raise `StepUpRequired` if a page's session was not stepped up in the last minutes: a stolen cookie alone decides nothing."""
     if needs_proof(g.signed_in, by_form=False):
         raise StepUpRequired(
-            "prove who you are first: POST /ops/api/session/step-up with the code of your second factor, or the password where there is none"
+            "confirm your identity first: POST /ops/api/session/step-up with the code of your second factor, or with the password if you have none"
         )
 
 

@@ -10,7 +10,7 @@ from sentinel.store.database import Pool
 
 REQUESTS = Counter("console_requests", "Answers by route and status.", ["route", "status"])
 SIGN_INS = Counter("console_sign_ins", "Sign-in attempts by result.", ["result"])
-STEP_UPS = Counter("console_step_ups", "Proofs within a session by result.", ["result"])
+STEP_UPS = Counter("console_step_ups", "Identity confirmations within a session (step-up) by result.", ["result"])
 RESOLVED = Counter("console_approvals_resolved", "People's votes on approvals by result.", ["result"])
 ORDERS_RESOLVED = Counter("console_orders_resolved", "Analysts' decisions on orders by result.", ["result"])
 STREAMS = Gauge("console_live_streams", "Viewers of the live stream.", multiprocess_mode="livesum")

@@ -21,26 +21,26 @@ RETRY = "retry"
 """A decision whose meaning depends on the order's status: ask the shop again to fulfil or to hold it, or retry its refund."""
 
 _REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is no order of that id"),
-    "not_queued": Conflict("this order is not pending; look at its state"),
-    "status_changed": Conflict("this order stands elsewhere by now than when it was looked at; look at it again"),
-    "under_way": Conflict("the authority is being asked about it at this moment; try again"),
+    "unknown": NotFound("there is no order with that id"),
+    "not_queued": Conflict("this order is not pending; check its status"),
+    "status_changed": Conflict("this order's status has changed since it was shown; look at it again"),
+    "under_way": Conflict("the authority is deciding on this order now; try again in a moment"),
     "nothing_to_retry": Conflict(
-        "the shop has this hold, or had fulfilled the order before it; there is nothing to try again"
+        "the shop has accepted this hold, or fulfilled the order before it; there is nothing to retry"
     ),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
-    "refund_exists": Conflict("a refund of this order is in the ledger already"),
+    "refund_exists": Conflict("a refund of this order is already in the ledger"),
     "refund_undecided": Conflict(
-        "it is not known yet what became of the refund that was filed: look at its entry, or hold the order"
+        "the outcome of the filed refund is not known yet: look at its ledger entry, or hold the order"
     ),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
-    "not_pending": Conflict("its approval was decided before; the order follows that"),
+    "not_pending": Conflict("its approval was decided before; the order follows that decision"),
     "expired": Conflict("the approval has expired; the order will be held"),
     "already_voted": Conflict("you have voted on this order; another person has to decide"),
-    "changed": Conflict("the digest is not the one of this order; look at it again"),
-    "approval_changed": Conflict("people have been asked anew since this was looked at; look at it again"),
+    "changed": Conflict("the digest is not that of this order's approval; look at it again"),
+    "approval_changed": Conflict("a new approval was requested since this was shown; look at it again"),
     "not_offered": Conflict("this order cannot be fulfilled; hold it, or refund it"),
-    "role": Forbidden("this order needs a higher role"),
+    "role": Forbidden("deciding this order needs a higher role"),
     **PERSON_REFUSALS,
 }
 
@@ -91,7 +91,7 @@ def resolve_order(
     if decision == RETRY and status is None:
         raise InvalidInput.of("status", "is missing: name the order's status that was shown")
     if actor.operator_id is None:
-        raise Forbidden("an order needs a person's account")
+        raise Forbidden("an order can be decided only with a person's account")
     if inspector is not None and (decision == REFUND or (decision == RETRY and status == "REFUND_REFUSED")):
         _must_be_refundable(pool, actor, source, order_id, inspector)
     # Sorted, so that the decision's event precedes the event of what it decides, even with both ids of one millisecond.

@@ -31,10 +31,8 @@ from sentinel.platform.settings import (
 )
 from sentinel.store.database import CONSOLE, POOLER, POOLER_HELP, POOLERS, PUBLIC
 
-_MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
-_MOST_OF_ADDRESS = (
-    "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind a proxy, which is one address."
-)
+_MOST = "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start."
+_MOST_OF_ADDRESS = "Connections per process from one address (IPv6: from one /64 network); not applied behind trusted proxies, whose clients share one address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +54,24 @@ class ConsoleSettings:
     """Everything the console can be configured with."""
 
     database_url: str = setting(
-        "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
+        "SENTINEL_DATABASE_URL", "Address of the authority's PostgreSQL; if not set, the embedded one is used.", ""
     )
     public_database_url: str = setting(
         "SENTINEL_PUBLIC_DATABASE_URL",
-        "The same database with the login of `sentinel_public` for the public board and the confirm page; without it the console's login"
-        " answers for customers. `--only public` then needs no login of the console.",
+        "Address of the same database with the login of `sentinel_public`, for the public board and the confirm page; if not set, they use the"
+        " console's login. If set, `--only public` needs no login of the console.",
         "",
     )
     board_database_url: str = setting(
         "SENTINEL_BOARD_DATABASE_URL",
-        "The same database with a login that reads what the public board shows, and nothing else; without it the login of the public board and"
+        "Address of the same database with a login that can read only what the public board shows; if not set, the login of the public board and"
         " the confirm page needs the role `board_reader` too.",
         "",
     )
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     ledger_url: str = setting(
         "WORKER_DATABASE_URL",
-        "PostgreSQL of the refund ledger, where it is another one: with the roles that the console's logins have in its own.",
+        "Address of the refund ledger's PostgreSQL, if that is another database: its login needs the same roles there as the console's logins have in theirs.",
         "",
     )
     policies_dir: Path = setting(
@@ -84,12 +82,12 @@ class ConsoleSettings:
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861)
     health_host: str = setting(
-        "SENTINEL_CONSOLE_HEALTH_HOST", "Address of the health ports of console and board.", "127.0.0.1"
+        "SENTINEL_CONSOLE_HEALTH_HOST", "Address the health ports of console and board listen on.", "127.0.0.1"
     )
     health_port: int = setting("SENTINEL_CONSOLE_HEALTH_PORT", HEALTH_HELP, 0)
     board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
-    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at once.", 24)
+    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at the same time.", 24)
     max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", _MOST, 1000)
     max_connections_per_address: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 200)
     board_host: str = setting(
@@ -98,7 +96,7 @@ class ConsoleSettings:
     board_port: int = setting("SENTINEL_BOARD_PORT", "Port of the public board and the confirm page.", 7863)
     board_origin: str = setting(
         "SENTINEL_BOARD_ORIGIN",
-        "The public board's address in browsers, e.g. https://board.example; without it host and port of its listener.",
+        "The public board's address in browsers, e.g. https://board.example; default: host and port of its listener.",
         "",
     )
     board_processes: int = setting("SENTINEL_BOARD_PROCESSES", "Server processes of the public board.", 1)
@@ -108,78 +106,80 @@ class ConsoleSettings:
     board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", _MOST, 2000)
     board_max_connections_per_address: int = setting(
         "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS",
-        f"{_MOST_OF_ADDRESS} Behind trusted proxies, viewers of the live stream from one client's address.",
+        f"{_MOST_OF_ADDRESS} The same limit applies to the live streams of one client's address, also behind trusted proxies.",
         100,
     )
     pool_size: int = setting(
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
     )
     board_pool_size: int = setting(
-        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process for the public board, of each of its logins.", 4
+        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process of the public board, for each of its logins.", 4
     )
     public_tenant: str = setting(
         "SENTINEL_PUBLIC_TENANT",
-        "Label or id of the tenant on the public board; without it the only tenant, else public-demo.",
+        "Label or id of the tenant on the public board; default: the only tenant, or public-demo where there are several.",
         "",
     )
     public_agents: str = setting(
         "SENTINEL_PUBLIC_AGENTS",
-        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent, though beside"
-        " those with a name it lists only the 50 that decided last. What an agent asked with a key that is not bound to it"
-        " stands there under a public id. Set and empty, it names none.",
+        "Agents on the public board, `agent_id=name:source`, comma separated; `*` adds all other agents, of which only"
+        " the 50 with the newest decisions are listed. A decision that was asked for with a key not bound to its agent"
+        " is shown under a public id instead of the agent's name. Set but empty: no agent is shown.",
         "retail-refund-agent=refund:refunds",
     )
-    idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)
-    absolute_seconds: int = setting(
-        "SENTINEL_SESSION_SECONDS", "A session is over after this long, used or not.", 28800
-    )
+    idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session that is unused for this long ends.", 900)
+    absolute_seconds: int = setting("SENTINEL_SESSION_SECONDS", "A session ends after this long, used or not.", 28800)
     step_up_seconds: int = setting(
         "SENTINEL_STEP_UP_SECONDS",
-        "How long a proof of password or code lasts in a session, before approving and other sensitive actions.",
+        "How long an entered password or code is valid for approving and other sensitive actions of the session.",
         300,
     )
     require_second_factor: str = setting(
         "SENTINEL_REQUIRE_SECOND_FACTOR",
-        "Whose second factor is required: `approvers` (and administrators), `everyone` or `nobody`. Who has none sets one up before anything else.",
+        "Who must have a second factor: `approvers` (with administrators), `everyone` or `nobody`. People without one must set it up after sign-in, before anything else.",
         "approvers",
     )
     origin: str = setting(
         "SENTINEL_CONSOLE_ORIGIN",
-        "The console's address in browsers, e.g. https://console.example; without it the request's Host.",
+        "The console's address in browsers, e.g. https://console.example; default: the request's Host.",
         "",
     )
     insecure_cookies: bool = setting(
-        "SENTINEL_INSECURE_COOKIES", "Session cookie over plain http; only with a loopback address.", False
+        "SENTINEL_INSECURE_COOKIES",
+        "Allow the session cookie over plain http; only where the console listens on a loopback address.",
+        False,
     )
     trusted_proxies: int = setting(
-        "SENTINEL_TRUSTED_PROXIES", "How many proxies in front set X-Forwarded-For and -Proto.", 0
+        "SENTINEL_TRUSTED_PROXIES",
+        "How many proxies in front of this program set X-Forwarded-For and X-Forwarded-Proto.",
+        0,
     )
     behind_tls: bool = setting(
         "SENTINEL_BEHIND_TLS",
-        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        f"{BEHIND_TLS} If it is off, X-Forwarded-Proto of trusted proxies decides for each request.",
         False,
     )
     max_streams: int = setting(
         "SENTINEL_CONSOLE_MAX_STREAMS",
-        "Viewers of the live stream per process of the public board.",
+        "Live streams per process of the public board, one for each viewer.",
         1000,
     )
     confirm_secrets: tuple[str, ...] = setting(
         "CONFIRM_SECRETS",
-        "Secrets that sign confirm links, as the worker has them; for the public board, which has the confirm page; default SENTINEL_SECRET_KEYS, else the embedded database's. Without one every confirm link is unknown.",
+        "Secrets that sign confirm links, the same as the worker's; the confirm page, which the public board serves, verifies links with them. Default SENTINEL_SECRET_KEYS, else the embedded database's. Without one no confirm link is valid.",
         (),
     )
     second_factor_secrets: tuple[str, ...] = setting(
         "SENTINEL_SECOND_FACTOR_SECRETS",
-        "Secrets that encrypt second factors and sign known browsers, comma separated: the first encrypts and signs, all are believed;"
-        " keep old ones until everybody signed in with a code. How to replace one: *Replacing secrets*. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
+        "Secrets that encrypt second factors and sign the cookies of known browsers, comma separated: the first encrypts and signs, all decrypt and verify;"
+        " keep an old one until everybody has signed in with a code. How to replace one: *Replacing secrets*. Default: the same as CONFIRM_SECRETS. Without one no second factor can be set up.",
         (),
     )
     public_id_secrets: tuple[str, ...] = setting(
         "SENTINEL_PUBLIC_ID_SECRETS",
-        "Secrets with which the identifiers on public pages are minted, comma separated, newest first: the first mints, a"
-        " proof is compared under all. Another first one gives every refund, ledger entry and agent another public id."
-        " Default: one that the database keeps.",
+        "Secrets from which the public ids on public pages are generated, comma separated, newest first: the first generates, and a"
+        " proof is compared under all of them. With another first secret every refund, ledger entry and agent gets another public id."
+        " Default: a secret that the database keeps.",
         (),
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")

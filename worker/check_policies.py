@@ -69,7 +69,7 @@ def _read_gate(path: Path) -> object:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the faults as a JSON list.")
 def check(directory: Path | None, as_json: bool) -> None:
-    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault, 2 when there is none of them.
+    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 if a file has a fault, 2 if there is none of these files.
 
     Routes, order sources, order signals, gates, and the scenarios of the switches. DIRECTORY defaults to
     SENTINEL_POLICIES_DIR, else to the shipped policies. `sentinel policy check` does this and compiles the policies too.

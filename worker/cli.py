@@ -29,24 +29,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "retry": (
         "worker.refunds.ledger_commands:retry",
-        "Have rows in ERROR tried again, with attempts counted from zero.",
+        "Retry rows in ERROR, with attempts counted from zero.",
     ),
     "handled": (
         "worker.refunds.ledger_commands:handled",
-        "Record that a person handled a row elsewhere, of which nothing was begun.",
+        "Record that a person handled a row elsewhere; only if nothing of it was started.",
     ),
     "reports": (
         "worker.refunds.report_commands:reports",
-        "Reports that the authority refused for good: list them, send them again, put them away.",
+        "Reports that the authority refused permanently: list, resend or discard them.",
     ),
     "reconcile": (
         "worker.refunds.ledger_commands:reconcile",
         "Compare every execution with what should have been paid.",
     ),
-    "workflow": ("worker.refunds.workflow.cli:workflow", "The refund workflow: its graph, a row's way, a simulation."),
+    "workflow": ("worker.refunds.workflow.cli:workflow", "The refund workflow: its graph, a row's path, a simulation."),
     "order-review": (
         "worker.orders.cli:order_review",
-        "Order review in three lanes: webhooks in; fulfilled, asked or held.",
+        "Order review: orders from webhooks are fulfilled, queued for an analyst, or held.",
     ),
     "check": ("worker.check_policies:check", "Check the files of a policies folder that worker and order intake read."),
     "states": ("worker.diagrams:states", "The table of a row's states."),

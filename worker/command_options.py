@@ -24,7 +24,7 @@ def by_option(about: str) -> Callable[[Command], Command]:
 
 def _stripped(_context: click.Context, _option: click.Parameter, reason: str) -> str:
     if not reason.strip():
-        raise click.UsageError("--reason must say something")
+        raise click.UsageError("--reason must not be empty")
     return reason.strip()
 
 

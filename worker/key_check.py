@@ -86,10 +86,10 @@ class KeyCheck:
             self._bound_agent, self._is_told = holder.agent_id, True
             return self._wrong(holder)
         except Unreachable as error:
-            return KeyFault(KeyFaultKind.SILENCE, f"the authority gives no answer: {error.detail}")
+            return KeyFault(KeyFaultKind.SILENCE, f"the authority does not respond: {error.detail}")
         except Rejected as error:
             if error.status in _NO_SUCH_ROUTE:
-                text = f"SENTINEL_URL: what answers there ({error.status}) is no authority; it is the address before {PREFIX}"
+                text = f"SENTINEL_URL: the server there is not an authority (it answered {error.status}); give the address before {PREFIX}"
                 return KeyFault(KeyFaultKind.NO_AUTHORITY, text)
             return KeyFault(KeyFaultKind.REFUSED, f"{self._variable}: the authority refuses the key: {error.detail}")
 

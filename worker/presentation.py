@@ -32,9 +32,7 @@ def run_table(rows: Sequence[RowResult]) -> Table:
     return table
 
 
-BY_ITSELF = (
-    "Each row was looked at by itself: what several take together of an account, a limit or a breaker is not counted."
-)
+BY_ITSELF = "Each row was simulated alone: what several rows together use of an account's budget, a limit or a breaker is not counted."
 
 
 def print_simulation(rows: Sequence[Simulation], overdrawn: Sequence[OverdrawnOrder]) -> None:
@@ -117,9 +115,9 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
     asked = ", ".join(str(Money(one.amount_minor, one.currency)) for one in found)
     count = sum(one.entries for one in found)
     return (
-        f"warning: {counted(count, 'row')} without account_ref ({asked} in all), whose order names none either: denied for good as"
-        " fact_missing under the shipped policies, unless risk.customer_attempts_24h is handed in; then such rows share the budget of"
-        " one account, and what goes beyond it waits for a person as account_unknown"
+        f"warning: {counted(count, 'row')} without account_ref ({asked} in all), whose orders name none either: denied permanently as"
+        " fact_missing under the shipped policies, unless risk.customer_attempts_24h is given; then such rows share the budget of"
+        " one account, and rows beyond it wait for a person as account_unknown"
     )
 
 
@@ -128,8 +126,8 @@ def unknown_order_line(count: int) -> str | None:
     if not count:
         return None
     return (
-        f"warning: {counted(count, 'row')} of no order that the ledger knows: denied for good as fact_missing under the shipped"
-        " policies, unless the order is told before the worker processes the row (worker facts)"
+        f"warning: {counted(count, 'row')} whose order the ledger does not know: denied permanently as fact_missing under the shipped"
+        " policies, unless the order is entered (worker facts) before the worker processes the row"
     )
 
 
@@ -162,7 +160,7 @@ def _open_lines(counts: OpenCounts) -> list[str]:
         (counts.due, "still due"),
         (counts.paused, "paused after a failure"),
         (counts.waiting, "waiting for a person or a customer"),
-        (counts.held, "held by a claim that is running or about to lapse"),
+        (counts.held, "held by a claim that is active or about to expire"),
         (counts.unreported, "ended but not yet acknowledged by the authority"),
     )
     return [f"{count} {what}." for count, what in said if count]

@@ -82,10 +82,10 @@ Examples:
 @click.command(cls=OneLineCommand, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--once", is_flag=True, help="Process what is due, then end.")
 @click.option("--loop", is_flag=True, help="Keep processing until SIGTERM or Ctrl-C.")
-@click.option("--dry-run", is_flag=True, help="Say what would be decided; change nothing at all.")
+@click.option("--dry-run", is_flag=True, help="Show what would be decided; change nothing.")
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N",
-    help=f"Process at most N rows, or show N with --dry-run (else {_DRY_RUN_ROWS}).",
+    help=f"Process at most N rows, or show N with --dry-run (default there: {_DRY_RUN_ROWS}).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; with --loop a line per row.")
 @click.option(
@@ -96,7 +96,7 @@ def main(limit: int | None, as_json: bool, api_key_file: Path | None, **modes: b
     """Process refund rows of the ledger, each only as the authority decides."""
     said = [mode.replace("_", "-") for mode, is_said in modes.items() if is_said]
     if len(said) != 1:
-        raise click.UsageError(f"say {'only one of ' if said else ''}--once, --loop or --dry-run")
+        raise click.UsageError(f"give {'only one of ' if said else ''}--once, --loop or --dry-run")
     (mode,) = said
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
@@ -161,8 +161,8 @@ def _dry_run(
     if is_more:
         click.echo(f"There are more than these {limit}; --limit shows more.", err=True)
     if lapsed:
-        text = counted(lapsed, "row whose claim lapsed is", "rows whose claim lapsed are")
-        click.echo(f"{text} taken first and {'is' if lapsed == 1 else 'are'} not shown.", err=True)
+        text = counted(lapsed, "row whose claim has expired is", "rows whose claim has expired are")
+        click.echo(f"{text} processed first and {'is' if lapsed == 1 else 'are'} not shown.", err=True)
     if as_json:
         orders = [order.as_json() for order in overdrawn]
         said = {"rows": [row.as_json() for row in rows], "overdrawn_orders": orders, "more": is_more, "lapsed": lapsed}

@@ -62,11 +62,11 @@ def add_person(
         {"password_hash": hash_password(password, email=email), "one_time": one_time},
     )  # fmt: skip
     if result == "taken":
-        raise Conflict(f"{email} is an operator already")
+        raise Conflict(f"{email} is already an operator")
     if result == "repeated":
         known = credentials_of(pool, actor.tenant_id, operator_id)
         if known is None or not is_right(known.password_hash, password):
-            raise Conflict(f"{email} was added before, with another password")
+            raise Conflict(f"{email} was already added, with another password")
     return result == "done"
 
 
@@ -135,13 +135,13 @@ def check_role(role: str) -> None:
 
 
 _REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is no operator of that id"),
+    "unknown": NotFound("there is no operator with that id"),
     "changed": Conflict("this operator has another role by now; look again"),
-    "self": Forbidden("nobody changes themselves here; the page of your own account has what is yours to change"),
+    "self": Forbidden("you cannot change your own account here; what you may change is on the page of your account"),
     "same_hands": Forbidden(
-        "who made or changed an account does not confirm it, nor does an account that waits for that itself"
+        "an account cannot be confirmed by the person who created or changed it, or by an account that is itself unconfirmed"
     ),
-    "last_admin": Conflict("this is the last active admin; make another one first"),
+    "last_admin": Conflict("this is the last active admin; add another one first"),
 }
 
 
@@ -162,7 +162,7 @@ def _request(
     actor.must_be("admin")
     known = operators.credentials_of(pool, actor.tenant_id, operator_id)
     if known is None:
-        raise NotFound("there is no operator of that id")
+        raise NotFound("there is no operator with that id")
     said = request_change(
         pool,
         actor,

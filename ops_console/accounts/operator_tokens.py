@@ -80,7 +80,7 @@ def issue_token(
     actor is no person.
     """
     if actor.operator_id is None:
-        raise Forbidden("a token belongs to a person's account")
+        raise Forbidden("a token can only be created for a person's account")
     token = make_secret(PREFIX)
     token_id = token_id or new_id()
     listing = one_row(pool, TokenListing, INSERT_TOKEN, {
@@ -90,7 +90,7 @@ def issue_token(
     if listing is None:
         if all(one.token_id != token_id for one in list_tokens(pool, actor.tenant_id, actor.operator_id)):
             raise Unauthenticated
-        raise Conflict("this token was made before, and shown once; revoke it if you did not see it")
+        raise Conflict("this token was already created and shown once; revoke it if you did not see it")
     return IssuedToken(token, listing)
 
 
@@ -115,4 +115,4 @@ def revoke_token(pool: Pool, actor: Actor, token_id: uuid.UUID) -> None:
     """Revoke one of the actor's own tokens. Raises `NotFound`."""
     fields = {"tenant_id": actor.tenant_id, "operator_id": actor.operator_id, "token_id": token_id}
     if actor.operator_id is None or changed(pool, REVOKE_TOKEN, fields) != 1:
-        raise NotFound("you have no token of that id in use")
+        raise NotFound("you have no active token with that id")

@@ -29,20 +29,20 @@ def change_own_password(
     with counted(pool, who, address=address, authenticator=authenticator):
         is_present = is_right(known.password_hash, new)
         if is_present and known.password_one_time:
-            raise InvalidInput.of("new", "must not be the one that somebody else set")
+            raise InvalidInput.of("new", "must not be the password that somebody else set")
         if is_right(known.password_hash, old):
             if is_present:
                 # Refused, because nothing would change: the other sessions, which a change has to end, would stay.
-                raise InvalidInput.of("new", "must be another one than the old")
+                raise InvalidInput.of("new", "must differ from the current password")
         elif is_present:
             return  # The same form was sent twice: by now its old password is wrong and its new one is in force.
         else:
             raise InvalidInput.of("old", "is wrong")
     if not operators.change_password(pool, known, new_hash, keep_session=who.session_id, event_id=new_id()):
-        raise Conflict("your password was changed meanwhile")
+        raise Conflict("your password was changed in the meantime; sign in again with the new one")
 
 
 def end_own_session(pool: Pool, who: SignedIn, session_id: uuid.UUID) -> None:
     """End one of the person's own sessions. Raises `NotFound`."""
     if not sessions.end_session(pool, who.tenant_id, who.operator_id, session_id):
-        raise NotFound("you have no session of that id")
+        raise NotFound("you have no session with that id")

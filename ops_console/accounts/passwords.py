@@ -17,7 +17,7 @@ from sentinel.core.errors import InvalidInput
 LEAST, MOST = 12, 256
 LEAST_SCORE = 3
 """On zxcvbn's scale of 0 to 4: 3 means a hundred million guesses, "safely unguessable" with throttled guesses and a slow hash."""
-EASY = "is a common password or close to one; take three or four unrelated words, or what a password manager makes"
+EASY = "is a common password or close to one; use three or four unrelated words, or a password manager"
 # zxcvbn's time grows steeply with the length; if the first 32 characters are hard to guess, the rest does not matter.
 _JUDGED = 32
 _PRODUCT = ("sentinel", "haltstate")

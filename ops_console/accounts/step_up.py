@@ -40,7 +40,7 @@ def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticato
         if known is not None and known.factor is not None:
             if not use_code(pool, authenticator.vault, known, proof):
                 raise InvalidInput.of(
-                    "proof", "must be the code that your second factor shows now; each can be used once"
+                    "proof", "must be the code that your second factor shows now; each code works once"
                 )
         elif not is_right(known.password_hash if known is not None else None, proof):
             raise InvalidInput.of("proof", "is wrong")

@@ -123,12 +123,12 @@ def begin_second_factor(pool: Pool, vault: Vault, actor: Actor, *, anew: bool = 
         second_factors.start(pool, actor.tenant_id, person, made, anew=is_new)
         waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
         if waiting is None:
-            raise Conflict("you have a second factor; remove it first")
+            raise Conflict("you already have a second factor; remove it first")
         # A pending secret that was sealed with a key no longer configured cannot be opened: the second pass replaces
         # it.
         if (secret := vault.open(person, waiting.secret)) is not None:
             return secret
-    raise Conflict("it was begun somewhere else at this moment; try again")
+    raise Conflict("another set-up was started at the same time; try again")
 
 
 def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> None:
@@ -142,15 +142,15 @@ def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> 
         known = credentials_of(pool, actor.tenant_id, person)
         if known is not None and known.factor is not None:
             return
-        raise Conflict("no second factor waits to be confirmed")
+        raise Conflict("no second factor is waiting to be confirmed; set one up first")
     secret = vault.open(person, waiting.secret)
     step = _matching(secret, waiting.now_step, clean_code(code)) if secret is not None else None
     if step is None:
-        raise InvalidInput.of("code", "is not the one the app shows now")
+        raise InvalidInput.of("code", "is not the code that the app shows now")
     if not second_factors.confirm(
         pool, actor.tenant_id, person, secret=waiting.secret, step=step, by=actor.name, event_id=new_id()
     ):
-        raise Conflict("no second factor waits to be confirmed")
+        raise Conflict("no second factor is waiting to be confirmed; set one up first")
 
 
 def remove_second_factor(pool: Pool, actor: Actor) -> None:
@@ -166,5 +166,5 @@ def address_of(secret: str, email: str) -> str:
 
 def _person(actor: Actor) -> uuid.UUID:
     if actor.operator_id is None:
-        raise Conflict("a second factor belongs to a person's account")
+        raise Conflict("only a person's account can have a second factor")
     return actor.operator_id

@@ -86,18 +86,18 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"approvals": [approval_view(row) for row in rows], **following})
 
     @blueprint.get("/approvals/<approval_id>")
-    @documented("One approval, with who said what", responses={200: ("The approval.", ApprovalViewSchema())},
+    @documented("One approval, with its votes", responses={200: ("The approval.", ApprovalViewSchema())},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_approval(approval_id: str) -> Response:
         wanted, tenant_id = path_id(approval_id), actor().tenant_id
         row = find_approval(context.pool, tenant_id, wanted)
         if row is None:
-            raise NotFound("there is nothing of that id")
+            raise NotFound("there is no approval with that id")
         earlier = {"earlier_votes": earlier_votes(context.pool, tenant_id, wanted)} if row.follows else {}
         return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 
     @blueprint.post("/approvals/<approval_id>/approve")
-    @documented("Approve", request=_VOTE, responses={200: ("Approved, or recorded until enough people have.", ResolvedSchema())},
+    @documented("Approve", request=_VOTE, responses={200: ("Approved, or the vote is recorded until enough people have approved.", ResolvedSchema())},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def approve(approval_id: str) -> Response:
         return _resolve(context, approval_id, APPROVE)
@@ -111,7 +111,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.post("/approvals/<approval_id>/handled")
     @documented("Record that a person handled it elsewhere", request=_HANDLED,
-                responses={200: ("Recorded; the machine is denied it.", ResolvedSchema())},
+                responses={200: ("Recorded; the agent is denied the operation.", ResolvedSchema())},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def handled(approval_id: str) -> Response:
         return _resolve(context, approval_id, HANDLED, _HANDLED)
@@ -143,5 +143,5 @@ def _before() -> Any:
         return None
     found = uuid_or_none(text)
     if found is None:
-        raise InvalidInput.of("cursor", "is not one of ours")
+        raise InvalidInput.of("cursor", "is not a valid cursor")
     return found

@@ -32,7 +32,7 @@ from sentinel.platform.http.openapi import documented
 
 _SET, _LIFT, _RESOLVE = SetHaltSchema(), LiftHaltSchema(), ResolveInDoubtSchema()
 _ANY = {"type": "object"}
-_LISTED = f"Ours and the global ones; with lifted=true also the newest {MOST_LIFTED} lifted ones, and in left_out whether there are more."
+_LISTED = f"The tenant's halts and global ones; with lifted=true also the newest {MOST_LIFTED} lifted ones, and left_out says whether there are more."
 
 
 def halt_view(row: HaltRow) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halts": [halt_view(row) for row in rows], "left_out": left_out})
 
     @blueprint.post("/halts")
-    @documented("Set a halt", request=_SET, responses={200: ("It was in force already.", _ANY), 201: ("In force.", _ANY)},
+    @documented("Set a halt", request=_SET, responses={200: ("It was already in force.", _ANY), 201: ("In force.", _ANY)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_halt() -> Response:
         person = actor()
@@ -90,7 +90,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halt_id": halt_id, "lifted": True})
 
     @blueprint.get("/in-doubt")
-    @documented("Started actions whose outcome nobody knows", responses={200: ("Longest in doubt first.", _ANY)},
+    @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", _ANY)},
                 problems=READING, security=OPERATOR,
                 parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
     def show_in_doubt() -> Response:
@@ -100,7 +100,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"in_doubt": [in_doubt_view(row) for row in rows], **following})
 
     @blueprint.post("/in-doubt/<operation_id>/resolve")
-    @documented("Say whether it was executed", request=_RESOLVE, responses={200: ("Recorded.", _ANY)}, problems=WRITING,
+    @documented("Resolve it as executed or not executed", request=_RESOLVE, responses={200: ("Recorded.", _ANY)}, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def resolve(operation_id: str) -> Response:
         person = actor()

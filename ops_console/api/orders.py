@@ -108,7 +108,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/orders/alerts")
     @documented(
-        "Alerts about orders, newest first", responses={200: ("Those that no channel took yet, or all.", _ANY)},
+        "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", _ANY)},
         problems=READING, security=OPERATOR,
         parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
     )  # fmt: skip
@@ -121,13 +121,13 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"alerts": [_alert_view(row) for row in rows], **following})
 
     @blueprint.get(_ORDER)
-    @documented("One order: how it stands, why, and what was done", responses={200: ("The order.", OrderViewSchema())},
+    @documented("One order: its status, the reasons, and what was done", responses={200: ("The order.", OrderViewSchema())},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_order(source: str, order_id: str) -> Response:
         tenant_id = actor().tenant_id
         row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
         if row is None:
-            raise NotFound("there is nothing of that id")
+            raise NotFound("there is no order with that id")
         return json_response({
             **order_view(row, context.inspector.in_force(context.pool)),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
@@ -139,28 +139,33 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 def _decisions(blueprint: Blueprint, context: ConsoleContext) -> None:
     answers = {
-        200: ("The decision holds, or the vote is recorded until enough people have voted.", OrderResolvedSchema())
+        200: (
+            "The decision is in force, or the vote is recorded until enough people have voted.",
+            OrderResolvedSchema(),
+        )
     }
 
     @blueprint.post(f"{_ORDER}/fulfil")
-    @documented("Let it be fulfilled", request=_DECISION, responses=answers, problems=WRITING, security=OPERATOR)
+    @documented(
+        "Release the order for fulfilment", request=_DECISION, responses=answers, problems=WRITING, security=OPERATOR
+    )
     def fulfil(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, FULFIL)
 
     @blueprint.post(f"{_ORDER}/refund")
-    @documented("Do not fulfil it and file a refund, which is paid on this decision or brings the order back", request=_DECISION, responses=answers,
+    @documented("Do not fulfil the order and file a refund; if the refund is denied or fails, the order comes back", request=_DECISION, responses=answers,
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)
 
     @blueprint.post(f"{_ORDER}/retry")
-    @documented("Of one that the shop refused: have it asked once more; of one whose refund was: the refund tried again; of a held one: the hold",
+    @documented("Retry what the order waits for: the refused fulfilment, the refused refund, or the hold",
                 request=_DECISION, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
     def retry(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, RETRY)
 
     @blueprint.post(f"{_ORDER}/hold")
-    @documented("Do not fulfil it and have the shop hold it", request=_DECISION, responses=answers, problems=WRITING,
+    @documented("Do not fulfil the order and have the shop hold it", request=_DECISION, responses=answers, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def hold(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, HOLD)
@@ -184,7 +189,7 @@ def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str)
 def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
     """Return (source, order id) from a path. Raises `NotFound` for text that cannot be one of these."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
-        raise NotFound("there is nothing of that id")
+        raise NotFound("there is no order with that id")
     return source, order_id
 
 

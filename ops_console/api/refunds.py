@@ -60,7 +60,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the refund routes."""
 
     @blueprint.get("/refunds/agent/status")
-    @documented("The refund agent: is it running, how far is it", responses={200: ("Its state.", {"type": "object"})},
+    @documented("The refund agent: whether it runs, and its backlog", responses={200: ("Its state.", {"type": "object"})},
                 problems=READING, security=OPERATOR, parameters=(in_query("agent_id"),))  # fmt: skip
     def agent_status() -> Response:
         agent_id = check_identifier(request.args.get("agent_id", DEFAULT_AGENT), "agent_id", 128)

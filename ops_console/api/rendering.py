@@ -18,7 +18,7 @@ from sentinel.core.money import Money, money_out
 from sentinel.store.ids import uuid_or_none
 
 DESCRIPTION = (
-    "Operators decide approvals, set halts and look; the public sees redacted decisions. Sign in with"
+    "Operators decide approvals, set halts and read; the public sees redacted decisions. Sign in with"
     " `POST /ops/api/session` (cookie, and `X-CSRF-Token` on unsafe methods) or send an operator's token."
 )
 SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def path_id(text: str) -> uuid.UUID:
     """Return the id in a path. Raises `NotFound` for text that is no id."""
     found = uuid_or_none(text)
     if found is None:
-        raise NotFound("there is nothing of that id")
+        raise NotFound("there is nothing with that id")
     return found
 
 
@@ -107,7 +107,7 @@ def cursor_in() -> tuple[datetime, str] | None:
         if at.tzinfo is None or not isinstance(last_id, str) or "\0" in last_id:
             raise ValueError
     except (ValueError, TypeError, binascii.Error):
-        raise InvalidInput.of("cursor", "is not one of ours") from None
+        raise InvalidInput.of("cursor", "is not a valid cursor") from None
     return at, last_id
 
 
@@ -118,5 +118,5 @@ def id_cursor_in() -> tuple[datetime, uuid.UUID] | None:
         return None
     last_id = uuid_or_none(found[1])
     if last_id is None:
-        raise InvalidInput.of("cursor", "is not one of ours")
+        raise InvalidInput.of("cursor", "is not a valid cursor")
     return found[0], last_id

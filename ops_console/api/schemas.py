@@ -38,7 +38,7 @@ class VoteSchema(StrictSchema):
     digest = Identifier(
         most=80,
         required=True,
-        means="The approval's digest as it was shown to the person: another one than the approval's is refused with 409.",
+        means="The approval's digest as it was shown to the person; a digest other than the approval's is refused with 409.",
     )
 
 
@@ -47,17 +47,17 @@ class OrderVoteSchema(VoteSchema):
 
     digest = Identifier(
         most=80,
-        means="The digest of the order's approval as it was shown: another one is refused with 409, none at all with 400."
-        " Left out only where no approval waits any more, as for an order that came back from the shop.",
+        means="The digest of the order's approval as it was shown; another digest is refused with 409, a missing one with 400."
+        " Omitted only if no approval is pending any more, as for an order that came back from the shop.",
     )
     status = Identifier(
         most=32,
-        means="The order's status as it was shown: where it stands elsewhere by now, the decision is refused with 409."
-        " `retry` must have it, because it means something else in each.",
+        means="The order's status as it was shown; if the order has another status now, the decision is refused with 409."
+        " Required for `retry`, whose meaning depends on the status.",
     )
     approval_id = fields.UUID(
         metadata={
-            "description": "The approval that was shown: where people have been asked anew since, the decision is refused"
+            "description": "The approval that was shown; if a new approval has been requested since, the decision is refused"
             " with 409. Both have the same digest."
         }
     )
@@ -111,8 +111,8 @@ class ResolveInDoubtSchema(StrictSchema):
     executed = StrictBoolean(required=True)
     evidence = Text(most=4000, least=1, required=True)
     in_doubt_since = UtcMoment(
-        means="The `in_doubt_since` of the doubt that was looked at: where the operation is in another doubt by now, this is"
-        ' refused with 409. Left out, "not executed" of a doubt of the reason `contradiction` is refused with 409.'
+        means="The `in_doubt_since` that was shown; if the operation is in doubt since another time now, this is"
+        ' refused with 409. If it is omitted, "not executed" is refused with 409 where the reason of the doubt is `contradiction`.'
     )
 
 
@@ -142,8 +142,8 @@ class SessionSchema(Schema):
 
 
 _OUTCOME = (
-    "What became of a change that was approved: `done`, or the code of why it was not done. Left out where nothing did yet: a"
-    " password or key is made when who asked collects it."
+    "The outcome of an approved change: `done`, or the code of the reason why it was not done. Omitted while there is none: a"
+    " password or key is created when its requester collects it."
 )
 
 
@@ -170,10 +170,12 @@ class ApprovalViewSchema(Schema):
     offers = fields.List(fields.String(validate=OneOf(["approve", "reject", "handled"])), required=True)
     handled_reference = fields.String()
     follows = fields.String()
-    requested_by = fields.String(metadata={"description": "Who answers for the asking key, or asked for the change."})
+    requested_by = fields.String(
+        metadata={"description": "Who is responsible for the requesting key, or requested the change."}
+    )
     change = fields.Dict(
         metadata={
-            "description": "What is asked of people or keys, exactly; its canonical form is what the digest names."
+            "description": "The exact change of people or keys that is requested; the digest is that of its canonical form."
         }
     )
     change_text = fields.String(metadata={"description": "The change in a sentence."})
@@ -278,7 +280,7 @@ class OrderViewSchema(Schema):
     refund_refused = fields.Raw()
     refund_in_doubt = fields.String(
         metadata={
-            "description": "The operation in doubt of a refund that was filed of it: until it is resolved nothing is offered."
+            "description": "The operation in doubt of a refund filed for this order; until it is resolved, no decision is offered."
         }
     )
     received_at = fields.String(required=True)

@@ -36,7 +36,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/session")
     @documented(
-        "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token unsafe requests carry.", SessionSchema())},
+        "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token that unsafe requests must carry.", SessionSchema())},
         problems=(400, 401, 403, 409, 411, 413, 415, 429, 503),
     )  # fmt: skip
     def create_session() -> Response:
@@ -61,7 +61,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
         }))  # fmt: skip
 
     @blueprint.delete("/session")
-    @documented("Sign out", responses={204: ("The session is over, wherever its cookie was copied.", None)},
+    @documented("Sign out", responses={204: ("The session has ended, also for copies of its cookie.", None)},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def delete_session() -> Response:
         response = Response(status=204)
@@ -71,12 +71,12 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
         return response
 
     @blueprint.post("/session/password")
-    @documented("Set one's own password; other sessions end", request=_OWN_PASSWORD,
-                responses={204: ("It is set, and whatever was closed to a password of somebody else's is open.", None)},
+    @documented("Set your own password; your other sessions end", request=_OWN_PASSWORD,
+                responses={204: ("The password is set; what was refused with a password set by somebody else is now allowed.", None)},
                 problems=(*WRITING, 409, 429), security=OPERATOR)  # fmt: skip
     def set_password() -> Response:
         if not g.by_cookie:
-            raise Forbidden("a token sets no password")
+            raise Forbidden("a password cannot be set with a token; sign in first")
         given = load(_OWN_PASSWORD, without_nulls(json_body()))
         change_own_password(
             context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
@@ -85,12 +85,12 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
         return Response(status=204)
 
     @blueprint.post("/session/step-up")
-    @documented("Prove once more who one is, before sensitive actions in a page's session", request=_STEP_UP,
-                responses={204: ("Proved, for the next SENTINEL_STEP_UP_SECONDS.", None)},
+    @documented("Confirm your identity again, before sensitive actions of a session", request=_STEP_UP,
+                responses={204: ("Confirmed, for the next SENTINEL_STEP_UP_SECONDS.", None)},
                 problems=(*WRITING, 429), security=OPERATOR)  # fmt: skip
     def step_up_session() -> Response:
         if not g.by_cookie:
-            raise Forbidden("a token has no session to prove anything in")
+            raise Forbidden("a token has no session to confirm; sign in first")
         given = load(_STEP_UP, without_nulls(json_body()))
         if len(given) != 1:
             raise InvalidInput.of("password", "or code is needed, and only one of them")
@@ -107,12 +107,12 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/tokens")
-    @documented("Create an API token of one's own", request=_CREATE_TOKEN,
-                responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
+    @documented("Create an API token for yourself", request=_CREATE_TOKEN,
+                responses={201: ("The token; it is shown only this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_token() -> Response:
         if not g.by_cookie:
             # Otherwise a stolen token could create another one that outlives its own expiry and revocation.
-            raise Forbidden("tokens are made by a signed-in person, not by another token")
+            raise Forbidden("a token can be created only by a signed-in person, not with another token")
         must_have_proved()
         given = load(_CREATE_TOKEN, without_nulls(json_body()))
         days = given.get("expires_days", DEFAULT_TOKEN_DAYS)
@@ -129,14 +129,14 @@ def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
         )  # fmt: skip
 
     @blueprint.get("/tokens")
-    @documented("One's own tokens", responses={200: ("Without the tokens themselves.", {"type": "object"})},
+    @documented("Your own tokens", responses={200: ("The list, without the tokens themselves.", {"type": "object"})},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_tokens() -> Response:
         who: SignedIn = g.signed_in
         return json_response({"tokens": list_tokens(context.pool, who.tenant_id, who.operator_id)})
 
     @blueprint.delete("/tokens/<token_id>")
-    @documented("End one of one's own tokens", responses={204: ("It is refused from now on.", None)},
+    @documented("Revoke one of your own tokens", responses={204: ("The token is refused from now on.", None)},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def delete_token(token_id: str) -> Response:
         revoke_token(context.pool, actor(), path_id(token_id))

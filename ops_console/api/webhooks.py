@@ -66,14 +66,14 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the routes of webhooks; all of them are the administrators'."""
 
     @blueprint.get("/webhooks")
-    @documented("Receivers of events, and how far each is", responses={200: ("Oldest first.", _ANY)}, problems=READING,
+    @documented("Receivers of events, and the position of each", responses={200: ("Oldest first.", _ANY)}, problems=READING,
                 security=OPERATOR)  # fmt: skip
     def show_webhooks() -> Response:
         rows = list_endpoints(context.pool, _administrator().tenant_id)
         return json_response({"webhooks": [endpoint_view(row) for row in rows]})
 
     @blueprint.get("/webhooks/dead-letters")
-    @documented("What receivers did not take in time", responses={200: ("Oldest first.", _ANY)}, problems=READING, security=OPERATOR,
+    @documented("Events that receivers did not accept in time", responses={200: ("Oldest first.", _ANY)}, problems=READING, security=OPERATOR,
                 parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
     def show_dead_letters() -> Response:
         person, most = _administrator(), limit(200, 200)
@@ -83,7 +83,10 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.post("/webhooks/<endpoint_id>/disable")
     @documented(
-        "Send a webhook nothing more", responses={200: ("Disabled.", _ANY)}, problems=WRITING, security=OPERATOR
+        "Disable a webhook: nothing more is sent to it",
+        responses={200: ("Disabled.", _ANY)},
+        problems=WRITING,
+        security=OPERATOR,
     )
     def disable(endpoint_id: str) -> Response:
         person = _administrator()
@@ -92,7 +95,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"endpoint_id": endpoint_id, "disabled": True})
 
     @blueprint.post("/webhooks/<endpoint_id>/resend")
-    @documented("Have dead letters tried once more", request=_RESEND, responses={202: ("How many are tried.", _ANY)},
+    @documented("Resend dead letters", request=_RESEND, responses={202: ("How many are resent.", _ANY)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def resend_dead_letters(endpoint_id: str) -> Response:
         person = _administrator()
@@ -115,7 +118,7 @@ def _after() -> tuple[datetime, uuid.UUID, uuid.UUID] | None:
     event_id, _, endpoint_id = found[1].partition(".")
     event, endpoint = uuid_or_none(event_id), uuid_or_none(endpoint_id)
     if event is None or endpoint is None:
-        raise InvalidInput.of("cursor", "is not one of ours")
+        raise InvalidInput.of("cursor", "is not a valid cursor")
     return found[0], event, endpoint
 
 

@@ -45,5 +45,5 @@ def parse_public_agents(text: str) -> PublicAgents:
                 check_identifier(value, part, 128)
             named[agent_id] = (name, source)
     if "tenant" in {name for name, _ in named.values()}:
-        raise InvalidInput.of("tenant", "is not a name an agent can have on the board")
+        raise InvalidInput.of("tenant", "is not a valid name for an agent on the board")
     return PublicAgents(named, everyone)

@@ -99,10 +99,10 @@ class Hub:
         """Admit a viewer from this network (`network_of`); `leave` must follow. Raises `TooManyStreams`."""
         with self._lock:
             if self.viewers >= self._max_viewers:
-                raise TooManyStreams("every place for a live stream is taken; try again later")
+                raise TooManyStreams("the maximum number of live streams is open; try again later")
             if self._of_network[network] >= self._most_of_address:
                 raise TooManyStreams(
-                    "this address has as many live streams open as one may; close one or try again later"
+                    "this address has the maximum number of live streams open; close one or try again later"
                 )
             self.viewers += 1
             self._of_network[network] += 1

@@ -44,12 +44,12 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return shown_of_board("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board), "hidden": HIDDEN})
 
     @blueprint.get("/live/figures")
-    @documented("The part of the board that is fetched again", problems=(503,), **_HTML)
+    @documented("The part of the board that refreshes itself", problems=(503,), **_HTML)
     def live_figures() -> Response:
         return shown_of_board("figures.html", lambda: _figures(board))
 
     @blueprint.get("/live/widget")
-    @documented("The board for a frame on another site", problems=(503,), **_HTML)
+    @documented("The board as a widget for other sites", problems=(503,), **_HTML)
     def widget() -> Response:
         response = shown_of_board(
             "widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board)}, frame_ancestors="*"
@@ -58,7 +58,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return response
 
     @blueprint.get("/live/widget/figures")
-    @documented("The part of the widget that is fetched again", problems=(503,), **_HTML)
+    @documented("The part of the widget that refreshes itself", problems=(503,), **_HTML)
     def widget_figures() -> Response:
         return shown_of_board("widget_figures.html", lambda: _figures(board))
 
@@ -70,7 +70,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/verify/<proof_id>")
     @documented(
         "A proof pack as a page, checked in the browser", problems=(503,), content_type="text/html",
-        responses={**_HTML["responses"], 404: ("The page, for pasting a pack: there is none of that id.", {"type": "string"})},
+        responses={**_HTML["responses"], 404: ("The page for pasting a pack: there is no proof with that id.", {"type": "string"})},
     )  # fmt: skip
     def verify(proof_id: str) -> Response:
         try:
@@ -127,37 +127,37 @@ def _figures(board: Board) -> dict[str, Any]:
 
 
 SILENCE_WORDS = {
-    Silence.NEVER: "Has decided nothing yet.",
+    Silence.NEVER: "No decision yet.",
     Silence.NOT_LATELY: "No decision in the last day.",
-    Silence.SOUGHT: "None was found so far: still looking …",
+    Silence.SOUGHT: "None found so far, still searching …",
 }
 
 OUTCOME_WORDS = {"ALLOW": "Allowed", "APPROVAL_REQUIRED": "A person decides", "DENY": "Denied"}
 
 HIDDEN = (
-    ("Who the customer is", "Names, mail and postal addresses, phone numbers, card and account numbers: nobody needs them to judge a decision."),
-    ("What was ordered and written", "Raw orders, notes, reasons in free text and prompts: anything a person typed may name a person."),
-    ("What things are called inside", "Refunds, ledger entries and agents have public names, minted here and always the same: what an agent calls something may name a person."),
-    ("The facts behind a rule", "A proof carries a salted commitment to them: it fixes them without telling them, and nobody can guess an account or an amount from it."),
-    ("How to get in", "Tenant and policy ids, approval ids, permits and keys: they would help to attack, not to check."),
+    ("Who the customer is", "Names, mail and postal addresses, phone numbers, card and account numbers: they are not needed to judge a decision."),
+    ("Orders and free text", "Raw orders, notes, reasons in free text and prompts: text that a person typed may name a person."),
+    ("Internal names", "Refunds, ledger entries and agents are shown under public names, which are generated here and never change: a name given by an agent may name a person."),
+    ("The facts behind a rule", "A proof contains a salted commitment to them: it fixes the facts without revealing them, and no account or amount can be guessed from it."),
+    ("Internal ids and credentials", "Tenant and policy ids, approval ids, permits and keys: they would help an attacker and are not needed to check a decision."),
 )  # fmt: skip
 
 MEANINGS = {
-    "proof_id": "the name of this proof",
+    "proof_id": "the id of this proof",
     "ledger_entry_id": "the public name of the refund's row in the ledger",
     "refund_id": "the public name of the refund",
-    "agent_id": "the agent that asked: its name where its key is bound to it, else its public name",
-    "action": "what it wanted to do; an action that no policy names has a public name",
+    "agent_id": "the requesting agent: its name if its key is bound to it, else its public name",
+    "action": "what the agent wanted to do; an action that no policy names has a public name",
     "amount": "how much money would move",
-    "decision": "what the policy answered, before anything was done",
-    "policy_label": "the policy that answered",
-    "policy_version": "its version",
-    "policy_digest": "the hash of its exact text",
-    "reason_code": "the rule that settled it",
+    "decision": "what the policy decided, before anything was done",
+    "policy_label": "the policy that decided",
+    "policy_version": "the policy's version",
+    "policy_digest": "the hash of the policy's exact text",
+    "reason_code": "the reason of the decision",
     "operation_digest": "a salted commitment to the whole request",
-    "facts_commitment": "a salted commitment to the facts that were weighed, and to the rules and limits that fired",
-    "decided_at": "when, by the database's clock",
-    "latency_ms": "milliseconds until the decision stood",
+    "facts_commitment": "a salted commitment to the facts that were evaluated, and to the rules and limits that applied",
+    "decided_at": "when it was decided, by the database's clock",
+    "latency_ms": "milliseconds until the decision was stored",
     "proof_status": "what kind of proof this is",
     "signature_status": "whether it is signed",
     "redaction_status": "what was left out",

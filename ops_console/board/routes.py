@@ -27,7 +27,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
 
     @blueprint.get("/ops/api/live/status")
     @documented(
-        "Each public agent at a glance",
+        "The status of each public agent",
         responses={
             200: (
                 "One object per agent; `status` is halted, degraded (a part of it is halted), active or idle.",
@@ -46,7 +46,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
         return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, MOST_SHOWN))]))
 
     stream = Documentation("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
-                description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",
+                description="After the header `Last-Event-ID`, else after `last_seen`, else beginning with the latest few.",
                 parameters=(in_query("last_seen", pattern="^[0-9]{1,18}$"),), content_type="text/event-stream")  # fmt: skip
     blueprint.add_url_rule(PATH, "stream", answered_on_the_loop(stream))
 

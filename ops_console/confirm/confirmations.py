@@ -65,7 +65,7 @@ class UnknownLink(NotFound):
     """The link is forged, truncated or another system's, or its card is gone; the error never says which."""
 
     def __init__(self) -> None:
-        super().__init__("this confirm link is not known")
+        super().__init__("this confirm link is unknown")
 
 
 def open_card(pool: Pool, links: ConfirmLinks, token: str) -> CardRow:

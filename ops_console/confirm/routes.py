@@ -41,11 +41,11 @@ _PAGES = {
 }  # fmt: skip
 _RESPONSES: dict[int, tuple[str, dict[str, Any] | None]] = {
     200: ("A page in the customer's language.", {"type": "string"}),
-    400: ("The form was not one of ours; nothing recorded.", {"type": "string"}),
+    400: ("The form is not valid; nothing was recorded.", {"type": "string"}),
     404: ("An unknown, altered or foreign link.", {"type": "string"}),
-    409: ("The form answers something else than the card asks; nothing recorded.", {"type": "string"}),
-    410: ("The time is over, or the request was changed or closed.", {"type": "string"}),
-    503: ("Not now; giving the same answer again is harmless.", {"type": "string"}),
+    409: ("The form does not belong to the card as it is now; nothing was recorded.", {"type": "string"}),
+    410: ("The time to answer has ended, or the request was changed or closed.", {"type": "string"}),
+    503: ("Not possible now; giving the same answer again is harmless.", {"type": "string"}),
 }
 
 log = structlog.get_logger("console.confirm")

@@ -64,6 +64,6 @@ def blueprint(context: ConsoleContext) -> Blueprint:
         if "signed_in" not in g or not is_browser_visit():
             return http_response(error)
         told = shell.FormRefusal("There is no page at this address.", {}, 404)
-        return shell.page(context, "error.html", title="Nothing here", told=told)
+        return shell.page(context, "error.html", title="Page not found", told=told)
 
     return pages

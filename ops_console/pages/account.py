@@ -69,7 +69,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def account_prove() -> Response:
         def do() -> str:
             prove(context)
-            return "Thank you; go on."
+            return "Confirmed. You can continue."
 
         return shell.attempt(
             context, do, again=lambda told: _proving(context, told), then=own_address(request.form.get("next", ""))
@@ -116,7 +116,7 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
         def begin() -> str:
             prove(context)
             begin_second_factor(context.pool, context.authenticator.vault, actor(), anew=True)
-            return "Now put the secret into your app and confirm it."
+            return "Now enter the secret into your app and confirm it."
 
         return shell.attempt(
             context, begin, again=lambda told: _page(context, told, "second-factor"), then=SECOND_FACTOR
@@ -130,7 +130,7 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
             confirm_second_factor(
                 context.pool, context.authenticator.vault, actor(), load(_CODE, shell.typed())["code"]
             )
-            return "From now on signing in asks for a code."
+            return "From now on, signing in asks for a code."
 
         return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ADDRESS)
 
@@ -201,7 +201,7 @@ def _change_password(context: ConsoleContext) -> str:
         context.pool, g.signed_in, old=given["old"], new=given["new"], address=request.remote_addr or "unknown",
         authenticator=context.authenticator,
     )  # fmt: skip
-    return "Your password is changed; your other sessions are over. Tokens of yours go on until you revoke them."
+    return "Your password was changed and your other sessions have ended. Your API tokens stay valid until you revoke them."
 
 
 def _exactly(*names: str) -> dict[str, str]:
@@ -211,7 +211,7 @@ def _exactly(*names: str) -> dict[str, str]:
 
 def _end(context: ConsoleContext, session_id: str) -> str:
     end_own_session(context.pool, g.signed_in, path_id(session_id))
-    return "That session is over."
+    return "The session has ended."
 
 
 def _end_others(context: ConsoleContext) -> str:
@@ -238,7 +238,7 @@ def _make_token(context: ConsoleContext) -> Response:
         )
     except SentinelError as error:
         return _page(context, shell.refused(error), "tokens")
-    return shell.page(context, "shown_once.html", title="Token made", secret=issued.token, what="token",
+    return shell.page(context, "shown_once.html", title="Token created", secret=issued.token, what="token",
                       about=f"It ends in {given['expires_days']} days and can do what you can", back=ADDRESS)  # fmt: skip
 
 

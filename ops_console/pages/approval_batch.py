@@ -82,7 +82,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
             return _list(context, [line.approval_id for line in lines], shell.refused(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
-            context, "approval_batch_done.html", title="What became of them", results=results, choices=CHOICES,
+            context, "approval_batch_done.html", title="Results", results=results, choices=CHOICES,
             left_out=sum(not line.verdict for line in lines),
         )  # fmt: skip
 
@@ -109,7 +109,7 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
 def _ids(texts: list[str]) -> list[uuid.UUID]:
     found = [uuid_or_none(text) for text in texts]
     if len(found) > MOST:
-        raise InvalidInput.of("id", f"select at most {MOST}: so many can still be looked at one by one")
+        raise InvalidInput.of("id", f"select at most {MOST}, so that each can be reviewed")
     if None in found or len(set(found)) != len(found):
         raise InvalidInput.of("id", "must name each approval once")
     return [one for one in found if one is not None]

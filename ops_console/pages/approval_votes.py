@@ -56,39 +56,41 @@ class VoteInput:
 CHOICES = {
     choice.name: choice
     for choice in (
-        Choice("approve", "Approve", "The agent may do exactly this, once. Everything is asked again when it starts."),
-        Choice("reject", "Reject", "The agent is denied it for good. One vote is enough."),
         Choice(
-            "handled", "Handled by a person", "Somebody did it elsewhere: the agent is denied it. Give the reference."
+            "approve", "Approve", "The agent may do exactly this, once. Everything is checked again when it starts."
         ),
-        Choice(FULFIL, "Fulfil", "The order goes out, exactly as it is bound here."),
+        Choice("reject", "Reject", "The agent is denied it permanently. One vote is enough."),
+        Choice(
+            "handled", "Handled by a person", "A person did it elsewhere; the agent is denied it. Give the reference."
+        ),
+        Choice(FULFIL, "Fulfil", "The order is fulfilled, exactly as shown here."),
         Choice(
             REFUND,
             "Refund",
-            "The order does not go out; a refund is filed on your decision. If it is denied or fails, the order comes back.",
+            "The order is not fulfilled; a refund is filed on your decision. If it is denied or fails, the order comes back.",
         ),
-        Choice(HOLD, "Hold", "The order does not go out; the shop is told to hold it."),
+        Choice(HOLD, "Hold", "The order is not fulfilled; the shop is told to hold it."),
     )
 }
 _OF_CHANGE = {
     "approve": Choice(
         "approve",
         "Approve",
-        "It is done exactly as it stands here. A password or key is given to who asked, and to nobody else.",
+        "The change is made exactly as shown here. Only its requester gets the password or key.",
     ),
     "reject": Choice("reject", "Reject", "Nothing is changed. One vote is enough."),
 }
 _CHANGE_REJECTED = "Rejected. Nothing was changed."
 _TOLD = {
-    "approved": "Approved. The agent may go on; everything is asked again when it starts.",
+    "approved": "Approved. The agent may continue; everything is checked again when it starts.",
     "rejected": "Rejected. The agent is denied it.",
     "handled": "Recorded as handled by a person. The agent is denied it.",
-    FULFIL: "Released. The order goes out.",
-    REFUND: "A refund is filed on your decision. The order does not go out; if the refund is denied or fails, it comes back.",
-    HOLD: "Held. The shop is told so.",
+    FULFIL: "Released. The order is fulfilled.",
+    REFUND: "A refund is filed on your decision. The order is not fulfilled; if the refund is denied or fails, it comes back.",
+    HOLD: "Held. The shop is told to hold the order.",
 }
-UNBOUND = "What is stored is not what the digest names. Nobody should decide this; tell an administrator."
-REPEATED = "Your vote was recorded before. It counts once."
+UNBOUND = "The stored operation does not match the digest. Do not decide this; tell an administrator."
+REPEATED = "Your vote was already recorded. It counts once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,17 @@ class ApprovalDetail:
     def cannot_vote_reason(self, person: Actor) -> str:
         """Why this person cannot vote here, in a sentence; empty where they can."""
         if not self.is_open:
-            return "This was decided; nothing is left to say."
+            return "This was already decided."
         if not self.is_bound:
             return UNBOUND
         if self.about.requested_by_reader and self.row.change:
-            return "You asked for this, or hold the account that did: another administrator has to decide it."
+            return "You, or an account that counts as yours, requested this: another administrator has to decide it."
         if self.about.requested_by_reader:
-            return "You own the key that asks this, so another person has to decide it."
+            return "You own the key that requested this, so another person has to decide it."
         if self.vote_of(person) is not None:
             return "You have voted. Another person has to decide."
         if not has_role(person.role, self.row.required_role):
-            return f"This needs the role {self.row.required_role}; you can look."
+            return f"Deciding this needs the role {self.row.required_role}; you can only read it."
         return ""
 
     def choices(self) -> list[Choice]:
@@ -153,7 +155,7 @@ def approval_detail(context: ConsoleContext, person: Actor, approval_id: uuid.UU
     row = find_approval(context.pool, person.tenant_id, approval_id)
     about = approval_details.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
-        raise NotFound("there is nothing of that id")
+        raise NotFound("there is no approval with that id")
     earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
     is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
     refused = None
@@ -170,7 +172,7 @@ def cast_vote(context: ConsoleContext, person: Actor, question: ApprovalDetail, 
     """
     is_order = question.about.kind == "order"
     if (given.verdict in DECISIONS) != is_order or given.verdict not in CHOICES:
-        raise InvalidInput.of("verdict", "is not one of the decisions for this")
+        raise InvalidInput.of("verdict", "is not one of the decisions offered for this")
     if not question.is_bound:
         raise Conflict(UNBOUND)
     try:

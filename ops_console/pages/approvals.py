@@ -203,7 +203,7 @@ def _cursor() -> tuple[datetime, int, uuid.UUID] | None:
     rank, _, last = found[1].partition(".")
     last_id = uuid_or_none(last)
     if rank not in ("1", "2", "3") or last_id is None:
-        raise InvalidInput.of("cursor", "is not one of ours")
+        raise InvalidInput.of("cursor", "is not a valid cursor")
     return found[0], int(rank), last_id
 
 
@@ -273,7 +273,7 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
         return shell.page(
             context, "key_created.html", title="Key created", status=201, issued=made, rotated=made.action == ROTATE_KEY
         )
-    return shell.page(context, "shown_once.html", title="Password made", what="password to set one's own with",
+    return shell.page(context, "shown_once.html", title="Password created", what="first password",
                       about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def _give(context: ConsoleContext, approval_id: str) -> str:
     person = actor()
     given = load(_VOTE, shell.typed())
     if given["verdict"] == HANDLED and "reference" not in given:
-        raise InvalidInput.of("reference", "is needed: where it was handled")
+        raise InvalidInput.of("reference", "is needed: say where it was handled")
     if given["verdict"] in NEEDS_STEP_UP:
         prove(context)
     question = approval_detail(context, person, path_id(approval_id))

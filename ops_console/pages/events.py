@@ -76,7 +76,7 @@ def _owner() -> uuid.UUID:
     if not concerns:
         return actor().tenant_id
     if concerns != EVERY_TENANT:
-        raise InvalidInput.of("concerns", f"must be {EVERY_TENANT}, or nothing")
+        raise InvalidInput.of("concerns", f"must be {EVERY_TENANT}, or empty")
     actor().must_be("admin")
     return GLOBAL_HALT_OWNER
 
@@ -116,7 +116,7 @@ def _wanted(context: ConsoleContext) -> EventFilter:
     """Parse the filter in the query string. Raises `InvalidInput` naming the field."""
     kind, agent = request.args.get("kind") or None, request.args.get("agent") or None
     if kind is not None and not _KIND.fullmatch(kind):
-        raise InvalidInput.of("kind", "is no kind of event")
+        raise InvalidInput.of("kind", "is not a kind of event")
     if agent is not None:
         check_identifier(agent, "agent", 128)
     cursors = [one for one in (_id("before"), _id("behind")) if one is not None]
@@ -146,7 +146,7 @@ def _id(name: str) -> uuid.UUID | None:
         return None
     found = uuid_or_none(text)
     if found is None:
-        raise InvalidInput.of(name, "is no id of ours")
+        raise InvalidInput.of(name, "is not a valid id")
     return found
 
 
@@ -158,10 +158,10 @@ def _moment(name: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput.of(name, "is no time like 2026-11-21T10:00") from None
+        raise InvalidInput.of(name, "must be a time such as 2026-11-21T10:00") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if not 1970 < moment.year < 9999:
-        raise InvalidInput.of(name, "is no time of ours")
+        raise InvalidInput.of(name, "must be a time between the years 1971 and 9998")
     return moment
 
 

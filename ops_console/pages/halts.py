@@ -89,7 +89,7 @@ def _set(context: ConsoleContext) -> str:
         context.pool, person, scope=given["scope"], target=given.get("target", ""), level=given.get("level", "kill"),
         reason=given["reason"],
     )  # fmt: skip
-    return "This was halted already; nothing changed." if done.already else "The halt is in force."
+    return "This was already halted; nothing changed." if done.already else "The halt is in force."
 
 
 def _lift(context: ConsoleContext, halt_id: str) -> str:

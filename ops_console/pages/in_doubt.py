@@ -59,14 +59,14 @@ def _currency(by_amount: bool) -> str | None:
     """The currency filter, or None. Raises `InvalidInput` if it is malformed or the list is not sorted by amount."""
     currency = request.args.get("currency")
     if currency is not None and not (by_amount and _CURRENCY.fullmatch(currency)):
-        raise InvalidInput.of("currency", "must be three capital letters, beside the order by amount")
+        raise InvalidInput.of("currency", "must be three capital letters, and only with sort=amount")
     return currency
 
 
 def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRefusal | None = None) -> Response:
     found = find_operation(context.pool, actor().tenant_id, operation_id)
     if found is None:
-        raise NotFound("there is no operation of that id")
+        raise NotFound("there is no operation with that id")
     events = events_of(context.pool, actor().tenant_id, operation_id)
     since = found.in_doubt_since.isoformat() if found.in_doubt_since else ""
     return shell.page(
@@ -89,9 +89,9 @@ def _resolve(context: ConsoleContext, operation_id: uuid.UUID) -> str:
     prove(context)
     given = shell.typed()
     if given.get("executed") not in _DECISIONS:
-        raise InvalidInput.of("executed", "choose one of the two")
+        raise InvalidInput.of("executed", "choose one of the two answers")
     if "in_doubt_since" not in given:
-        raise InvalidInput.of("in_doubt_since", "is missing: look at the page again")
+        raise InvalidInput.of("in_doubt_since", "is missing: reload the page")
     wanted = load(_RESOLVE, {**given, "executed": _DECISIONS[given["executed"]]})
     resolve_in_doubt(
         context.pool, person, operation_id, executed=wanted["executed"], evidence=wanted["evidence"],
@@ -99,4 +99,4 @@ def _resolve(context: ConsoleContext, operation_id: uuid.UUID) -> str:
     )  # fmt: skip
     if wanted["executed"]:
         return "Recorded: it was executed. Its amount counts as paid."
-    return "Recorded: it was not executed. Its amount is free again, and the same may be asked for anew."
+    return "Recorded: it was not executed. Its amount is released, and it may be requested again under another key."

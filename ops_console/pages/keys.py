@@ -39,7 +39,7 @@ MOST_OVERLAP_HOURS = 24 * 90
 MOST_SHOWN = 50
 """How many usable and how many expired or revoked keys the page lists; a search finds the others."""
 SCOPE_WORDS = {
-    "guard": "ask for decisions, start and report", "check": "ask without effect", "report": "report checked actions",
+    "guard": "request decisions, start and report", "check": "check without effect", "report": "report checked actions",
     "approvals:read": "read its own approvals", "approvals:read_all": "read every agent's approvals",
     "heartbeat": "read whether it is halted",
     "worker": "vouch for the facts of a case, as the program that gathers them; not for agents",
@@ -141,7 +141,7 @@ def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: s
         return shell.waits(context, error)
     except MadeBefore as error:
         told = shell.FormRefusal(
-            f"{error.detail}. Whoever did not see it revokes it in the list and makes another.", {}, 409
+            f"{error.detail}. If you did not see it, revoke it in the list and create another.", {}, 409
         )  # fmt: skip
         return _page(context, told, about)
     except SentinelError as error:
@@ -175,7 +175,7 @@ def _rotate(context: ConsoleContext, about: str) -> IssuedKey:
 def _revoke(context: ConsoleContext, about: str) -> str:
     prove(context)
     if shell.typed():
-        raise InvalidInput("a key is revoked without further words")
+        raise InvalidInput("revoking a key takes no further fields")
     revoke_key(context.pool, actor().tenant_id, path_id(about), actor=actor())
     return "The key is revoked; it is refused everywhere within a second."
 
@@ -183,7 +183,7 @@ def _revoke(context: ConsoleContext, about: str) -> str:
 def _form_id(wanted: dict[str, Any]) -> Any:
     found = uuid_or_none(wanted["key_id"])
     if found is None:
-        raise InvalidInput("this form is not one of ours; open the page again")
+        raise InvalidInput("this form is not valid any more; reload the page")
     return found
 
 
@@ -193,7 +193,7 @@ def _owner(context: ConsoleContext, email: str | None) -> Any:
     for one in list_operators(context.pool, actor().tenant_id):
         if one.email == email and one.active:
             return one.operator_id
-    raise InvalidInput.of("owner", "is no operator here")
+    raise InvalidInput.of("owner", "is not an operator of this tenant")
 
 
 def _whole(wanted: dict[str, Any], name: str, most: int, *, least: int = 1) -> int | None:

@@ -42,11 +42,11 @@ _NAME_CHARACTERS = 120
 
 _FINAL = {
     "executed": "no: it was executed",
-    "handled": "no: it was executed, or handled elsewhere, and nothing is left to do",
-    "not_executed": "no: a person said that it was not executed, which is final; to pay it, enter it anew under another row id",
-    "closed_by_analyst": "no: an analyst said something else of its order since, to hold it or to try again, which filed another row; its order's page says which",
+    "handled": "no: it was executed or handled elsewhere; nothing is left to do",
+    "not_executed": "no: a person resolved it as not executed, which is final; to pay it, enter it again under another ledger entry id",
+    "closed_by_analyst": "no: an analyst has since decided to hold its order, or to try again, which filed another row; see the order's page",
 }
-_IN_DOUBT = "not now: it may have been paid; say first what happened, on the page In doubt"
+_IN_DOUBT = "not now: it may have been paid; resolve it first on the page In doubt"
 """Shown as the reason why an entry in ERROR is not retried, for every code of `refunds.may_have_been_paid` not in `_FINAL`."""
 
 
@@ -132,7 +132,7 @@ def _behind(context: ConsoleContext, public_id: str) -> str:
     except NotFound:
         return public_id
     if found.kind in ("agent", "action"):
-        raise InvalidInput.of("q", f"is the {found.kind} {found.value}: look for it among the events")
+        raise InvalidInput.of("q", f"is the {found.kind} {found.value}: search for it on the page Events")
     return (found.refund_id if found.kind == "refund" else found.ledger_entry_id) or public_id
 
 
@@ -145,7 +145,7 @@ def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:
     is_name = len(ledger_entry_id) <= _NAME_CHARACTERS and ledger_entry_id.isascii() and ledger_entry_id.isprintable()
     row = find_entry(context.ledger, tenant_id, ledger_entry_id) if is_name else None
     if row is None:
-        raise NotFound("there is no ledger row of that id")
+        raise NotFound("there is no ledger row with that id")
     life = history_of(
         context.ledger, context.pool, tenant_id, ledger_entry_id=row.ledger_entry_id, operation_id=row.operation_id
     )
@@ -176,7 +176,7 @@ def _process(context: ConsoleContext) -> shell.FlashMessage:
     person.must_be("approver")
     request_id = uuid_or_none(request.form.get("request_id", ""))
     if request_id is None:
-        raise InvalidInput.of("request_id", "is not one of ours; load the page again")
+        raise InvalidInput.of("request_id", "is not valid; reload the page")
     done = process_one(context.ledger, person, request_id=request_id)
     if not done.get("processed"):
         detail = done.get("detail") or "nothing is due"

@@ -27,14 +27,14 @@ def read_filter(asked: dict[str, str]) -> LedgerFilter:
     faults: dict[str, str] = {}
     for name, text in asked.items():
         if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable():
-            faults[name] = "cannot be part of a ledger row"
+            faults[name] = f"must be printable ASCII of at most {_MOST_CHARACTERS} characters"
     _one_of(asked, "status", STATUSES, faults)
     _one_of(asked, "decision", DECISIONS, faults)
     _one_of(asked, "currency", tuple(DIGITS), faults)
     least, most = (_amount(asked, name, faults) for name in ("least", "most"))
     since, until = (_moment(asked, name, faults) for name in ("since", "until"))
     if faults:
-        raise InvalidInput("some of this cannot be looked for", errors=faults)
+        raise InvalidInput("some of the filters are not valid", errors=faults)
     return LedgerFilter(
         status=asked.get("status"), channel=asked.get("channel"), scenario=asked.get("scenario"), currency=asked.get("currency"),
         decision=asked.get("decision"), reason_code=asked.get("reason"), least_minor=least, most_minor=most, since=since,
@@ -50,7 +50,7 @@ def address(base: str, asked: dict[str, str], **more: str) -> str:
 
 def _one_of(asked: dict[str, str], name: str, allowed: tuple[str, ...], faults: dict[str, str]) -> None:
     if name in asked and asked[name] not in allowed:
-        faults.setdefault(name, "is none that there is")
+        faults.setdefault(name, "is not a known value")
 
 
 def _amount(asked: dict[str, str], name: str, faults: dict[str, str]) -> int | None:
@@ -58,7 +58,7 @@ def _amount(asked: dict[str, str], name: str, faults: dict[str, str]) -> int | N
     if name not in asked or name in faults:
         return None
     if asked.get("currency") not in DIGITS:
-        faults[name] = "needs the currency it is in"
+        faults[name] = "needs a currency"
         return None
     try:
         return parse_money(asked[name], asked["currency"]).amount_minor

@@ -26,14 +26,14 @@ _NOTED = (
 )  # fmt: skip
 _TITLES = {
     "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last lease had expired", "allowed": "Permit issued to the worker",
-    "approval_required": "Pending approval", "awaiting_customer": "Pending confirmation by the customer", "customer_ended": "The customer ended it",
+    "approval_required": "Pending approval", "awaiting_customer": "Pending confirmation by the customer", "customer_ended": "Ended by the customer",
     "denied": "Refused", "put_back": "Put back, to be retried", "gave_up": "Given up", "executed": "Executed",
-    "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
+    "start_refused": "The start was refused", "settlement_refused": "The settlement system refused permanently",
     "retried": "Retried by a person",
     "not_executed": "Resolved as not executed by a person",
 }  # fmt: skip
 _EVIDENCE = {
-    "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",
+    "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when requested again",
     "asked_again": "Approval requested again", "approval_vote": "Vote", "approval_approved": "Approved",
     "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Expired undecided",
     "in_doubt": "In doubt", "in_doubt_resolved": "Resolved",
@@ -213,7 +213,9 @@ def _settled(life: Life) -> Iterator[Moment]:
             title = "Report discarded" if is_discarded else "Report acknowledged by the authority"
             yield Moment(report.acknowledged_at, "settlement", title, words=report.last_error if is_discarded else None)
     for wrong in life.wrong:
-        yield Moment(wrong.found_at, "reconciliation", f"Found wrong: {wrong.finding.replace('_', ' ')}", "error")
+        yield Moment(
+            wrong.found_at, "reconciliation", f"Wrong execution found: {wrong.finding.replace('_', ' ')}", "error"
+        )
 
 
 def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
@@ -226,7 +228,7 @@ def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
             ("look for", "the payment's refund with this row as ledger_entry_id in its metadata"),
         )
     given = (
-        *ours, ("its reference", effect.system_reference), ("attempts", str(effect.tries)),
+        *ours, ("the system's reference", effect.system_reference), ("attempts", str(effect.tries)),
         ("last error", effect.last_error), ("may fail", "yes" if effect.best_effort else None),
     )  # fmt: skip
     return tuple((label, value) for label, value in given if value)

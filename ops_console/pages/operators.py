@@ -64,12 +64,12 @@ class NewPasswordSchema(StrictSchema):
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
 # Word in the address → (action, message, message if it changed nothing).
 _ACTS = {
-    "deactivate": (DEACTIVATE, "is deactivated; sessions and tokens are revoked", "was deactivated already"),
-    "reactivate": (REACTIVATE, "may sign in again", "was active already"),
+    "deactivate": (DEACTIVATE, "is deactivated; sessions and tokens are revoked", "was already deactivated"),
+    "reactivate": (REACTIVATE, "may sign in again", "was already active"),
     "end-sessions": (END_ACCESS, "is signed out everywhere; sessions and tokens are revoked", ""),
-    "confirm": (CONFIRM, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
+    "confirm": (CONFIRM, "is confirmed, and counts as a separate person", "does not wait for confirmation"),
     "reset-second-factor": (
-        RESET_SECOND_FACTOR, "has no second factor any more; sessions and tokens are revoked", "had no second factor",
+        RESET_SECOND_FACTOR, "no longer has a second factor; sessions and tokens are revoked", "had no second factor",
     ),
 }  # fmt: skip
 
@@ -209,7 +209,7 @@ def _person(context: ConsoleContext, operator_id: str) -> PersonRow:
         context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds, operator_id=path_id(operator_id)
     )
     if not found:
-        raise NotFound("there is no operator of that id")
+        raise NotFound("there is no operator with that id")
     return found[0]
 
 
@@ -228,5 +228,5 @@ def _password(context: ConsoleContext) -> dict[str, str]:
 def _exactly(name: str) -> dict[str, str]:
     # Taken as sent: spaces at the ends belong to a password, and `shell.typed` strips them.
     if len(request.form.getlist(name)) != 1:
-        raise InvalidInput.of(name, "is needed once")
+        raise InvalidInput.of(name, "must be given exactly once")
     return {name: request.form[name]}

@@ -121,14 +121,14 @@ def _overview(context: ConsoleContext) -> dict[str, object]:
 def _check(asked: dict[str, str]) -> None:
     faults = {}
     if asked.get("lane", "low") not in order_views.LANES:
-        faults["lane"] = "is none that there is"
+        faults["lane"] = "is not a known lane"
     if asked.get("status", "QUEUED") not in STATUSES:
-        faults["status"] = "is none that there is"
+        faults["status"] = "is not a known status"
     text = asked.get("q", "")
     if len(text) > 128 or not text.isascii() or not text.isprintable():
-        faults["q"] = "cannot be the name of an order"
+        faults["q"] = "cannot be an order id"
     if faults:
-        raise InvalidInput("some of this cannot be looked for", errors=faults)
+        raise InvalidInput("some of the filters are not valid", errors=faults)
 
 
 _RETRIED = {
@@ -138,14 +138,14 @@ _RETRIED = {
 }
 _SAID = {
     REFUND: "Recorded: a refund is filed. If it is denied or fails, the order comes back here.",
-    HOLD: "Recorded: it is held, and the shop is told until it has taken it.",
+    HOLD: "Recorded: it is held; the shop is told again until it accepts the hold.",
 }
 
 
 def _say(context: ConsoleContext, source: str, order_id: str) -> str:
     person, given = actor(), shell.typed()
     if given.get("decision") not in (RETRY, *_SAID):
-        raise InvalidInput.of("decision", "choose one of the offered")
+        raise InvalidInput.of("decision", "choose one of the decisions offered")
     if given["decision"] != HOLD:
         prove(context)
     shown = {"status": given["seen"]} if "seen" in given else {}
@@ -166,7 +166,7 @@ def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.F
     tenant_id = actor().tenant_id
     row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
     if row is None:
-        raise NotFound("there is no order of that id")
+        raise NotFound("there is no order with that id")
     changes = order_views.events_of(context.pool, tenant_id, row.review_id)
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)

@@ -140,10 +140,10 @@ def _gauges(
 
 def _lag(load: figures.LedgerLoad | None) -> tuple[str, str]:
     if load is None:
-        return "not read", "the ledger gives no answer"
+        return "not read", "the ledger does not respond"
     return span(
         load.overdue_seconds
-    ) if load.due else "none", f"{counted(load.due, 'entry', 'entries')} due and not begun"
+    ) if load.due else "none", f"{counted(load.due, 'entry', 'entries')} due and not started"
 
 
 def _at_most(drawing: Drawing, written: Callable[[float], str]) -> str:
@@ -187,7 +187,7 @@ def _refused_orders(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime
     rows = figures.refused_orders(context.pool, tenant_id)
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     oldest = _age(min((row.oldest_at for row in rows), default=None), now)
-    about = "by the shop, as a refund or as a question; nothing moves them but a person's decision"
+    about = "refused by the shop, as a refund or by the authority; only a person's decision moves them on"
     entries = sum(row.entries for row in rows)
     return OverviewLine("Refused orders", "/ops/orders?status=WAITING", about, entries, 0, sums, oldest, None)
 
@@ -195,7 +195,7 @@ def _refused_orders(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime
 def _breakers(halts: list[HaltRow], now: datetime) -> OverviewLine:
     tripped = [halt for halt in halts if halt.breaker_key is not None]
     oldest = _age(min((halt.set_at for halt in tripped), default=None), now)
-    about = "too much within minutes; nothing is paid before a person lifts it, and what falls due is put to people"
+    about = "too much within minutes; nothing is paid until a person lifts the halt, and due entries wait for people"
     return OverviewLine(
         "Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None
     )
@@ -208,13 +208,13 @@ def _contradicted(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) 
         return []
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     entries = sum(row.entries for row in rows)
-    about = "reported as done after a person said “not executed”; halted"
+    about = "reported as done after a person resolved them as “not executed”; halted"
     oldest = _age(min(row.oldest_at for row in rows), now)
     return [OverviewLine("Contradictions", "/ops/in-doubt", about, entries, entries, sums, oldest, None)]
 
 
 def _failed(load: figures.LedgerLoad | None) -> list[OverviewLine]:
-    about = "given up by the worker or refused where it settles; it may have been paid: look at the entry"
+    about = "given up by the worker or refused by the settlement system; may have been paid: see the entry"
     oldest = load.failed_oldest_seconds if load and load.failed else None
     return [
         OverviewLine("Errors", "/ops/ledger?status=ERROR", about, load.failed if load else None, 0, [], oldest, None)
@@ -225,7 +225,7 @@ def _findings(load: figures.LedgerLoad | None) -> list[OverviewLine]:
     """One line if there are findings, else none: what the reconciliation found at settlement systems after a refund was executed."""
     if load is None or not load.findings:
         return []
-    about = "sent back by a bank, or refunded elsewhere, in 30 days: `worker reconcile` names each"
+    about = "sent back by a bank or refunded elsewhere within 30 days: `worker reconcile` lists each"
     return [
         OverviewLine(
             "Settlement", "/ops/ledger?status=EXECUTED", about, load.findings, 0, [], load.findings_oldest_seconds, None
@@ -236,7 +236,7 @@ def _findings(load: figures.LedgerLoad | None) -> list[OverviewLine]:
 def _alerts(context: ConsoleContext, tenant_id: uuid.UUID) -> OverviewLine:
     found = figures.undelivered_alerts(context.pool, tenant_id)
     oldest = found.oldest_seconds if found.alerts else None
-    return OverviewLine("Alerts", "/ops/orders", "that no channel took yet", found.alerts, 0, [], oldest, None)
+    return OverviewLine("Alerts", "/ops/orders", "not delivered yet", found.alerts, 0, [], oldest, None)
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:

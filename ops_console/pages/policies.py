@@ -109,7 +109,7 @@ def _known(context: ConsoleContext, name: str) -> SwitchView:
     for one in list_switches(context.pool, actor().tenant_id, context.switches.declared):
         if one.name == name:
             return one
-    raise NotFound("there is no switch of that name")
+    raise NotFound("there is no switch with that name")
 
 
 def stamp_of(view: SwitchView) -> str:
@@ -129,7 +129,7 @@ def _turn_on(context: ConsoleContext, name: str) -> str:
     # A double click asks for the state that is in force by now and is no conflict; an outdated page is.
     if stamp != stamp_of(view) and not (view.is_on and view.canary_percent == wanted["canary_percent"]):
         raise Conflict(
-            "The switch or its policy changed while you looked. This is how it stands now; nothing was done."
+            "The switch or its policy has changed since this page was loaded. The page now shows the current state; nothing was changed."
         )
     done = turn_switch_on(
         context.pool,
@@ -140,7 +140,7 @@ def _turn_on(context: ConsoleContext, name: str) -> str:
         reason=wanted["reason"],
     )
     standing = f"on for {done.canary_percent} % of the accounts"
-    return f"{name} was {standing} already; nothing changed." if done.already else f"{name} is {standing}."
+    return f"{name} was already {standing}; nothing changed." if done.already else f"{name} is {standing}."
 
 
 def _turn_off(context: ConsoleContext, name: str) -> str:
@@ -149,7 +149,7 @@ def _turn_off(context: ConsoleContext, name: str) -> str:
     given = shell.typed()
     given.pop("stamp", None)
     done = turn_switch_off(context.pool, person, context.switches.declared, name, reason=load(_OFF, given)["reason"])
-    return f"{name} was off already; nothing changed." if done.already else f"{name} is off for everybody."
+    return f"{name} was already off; nothing changed." if done.already else f"{name} is off for everybody."
 
 
 def _percent(text: object) -> int:

@@ -42,7 +42,7 @@ CSP = (
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
 # Field names → the labels that forms give them.
 _LABELS = {
-    "proof": "Your password or code", "digest": "What the page showed", "in_doubt_since": "What the page showed", "verdict": "Your decision", "id": "The list",
+    "proof": "Your password or code", "digest": "What the page showed", "in_doubt_since": "What the page showed", "verdict": "Your decision", "id": "The selection",
     "reason": "The reason", "reference": "The reference", "evidence": "The evidence", "executed": "Was it executed",
     "target": "The target", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
     "code": "The code", "old": "The current password", "new": "The new password", "again": "The new password again",
@@ -57,9 +57,9 @@ _RULES = {
     "Missing data for required field": "is missing",
     "Field may not be null": "is missing",
     "Not a valid integer": "must be a whole number",
-    "Not a valid string": "must be a text",
-    "Not a valid email address": "is no e-mail address",
-    "Unknown field": "does not belong to this form",
+    "Not a valid string": "must be text",
+    "Not a valid email address": "is not an e-mail address",
+    "Unknown field": "is not a field of this form",
 }
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SAID_OF_IT = re.compile(r"(is|are|was|were|must|may|can|cannot|has|have|had|does|differs|holds|names|needs)\b")
@@ -229,7 +229,7 @@ def refused(error: SentinelError) -> FormRefusal:
 def not_possible(context: ConsoleContext, error: SentinelError, back: str = "") -> Response:
     """Render an error page of its own; `back` is the address it links back to."""
     told = refused(error)
-    title = "No usable answer" if told.is_unsure else "That was not possible"
+    title = "No usable answer" if told.is_unsure else "This was not possible"
     return page(context, "error.html", title=title, told=told, back=back)
 
 

@@ -18,7 +18,7 @@ ADDRESS = "/ops/webhooks"
 MOST_SHOWN = 200
 KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
 DISABLED = {
-    "gone": "it answered that it is gone (410)", "administrator": "by an administrator", "setting": "no sender has its setting any more",
+    "gone": "it answered that it is gone (410)", "administrator": "by an administrator", "setting": "no sender has its setting any longer",
 }  # fmt: skip
 
 
@@ -63,22 +63,22 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
 def _proved(context: ConsoleContext) -> None:
     prove(context)
     if shell.typed():
-        raise InvalidInput("this is done without further words")
+        raise InvalidInput("this action takes no further fields")
 
 
 def _disable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
     disable_webhook(context.pool, actor(), path_id(endpoint_id))
-    return "The webhook is disabled; its place in the feed stays."
+    return "The webhook is disabled; its position in the feed is kept."
 
 
 def _enable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
     enable_webhook(context.pool, actor(), path_id(endpoint_id))
-    return "The webhook is enabled, and goes on where it stopped."
+    return "The webhook is enabled and continues where it stopped."
 
 
 def _resend(context: ConsoleContext, endpoint_id: str, event_id: str) -> str:
     _proved(context)
     resend(context.pool, actor(), path_id(endpoint_id), path_id(event_id))
-    return "It is sent once more. If it is not taken, it stays in the list."
+    return "The event is sent once more. If the receiver does not accept it, it stays in the list."

@@ -117,7 +117,7 @@
     leftOut += Number(message.data);
     const note = document.getElementById("left-out");
     if (!note) return;
-    note.textContent = `${leftOut.toLocaleString("en")} more came faster than anybody reads and are not listed; they are counted above.`;
+    note.textContent = `${leftOut.toLocaleString("en")} more arrived too fast to be listed; they are counted above.`;
     note.hidden = false;
   };
 

@@ -71,7 +71,7 @@
       const said = one.dataset.secondsLeft;
       if (begun.get(one)?.said !== said) begun.set(one, { said, at: performance.now() });
       const left = Number(said) - (performance.now() - begun.get(one).at) / 1000;
-      one.textContent = left > 0 ? `in ${words(left)}` : "its time is over";
+      one.textContent = left > 0 ? `in ${words(left)}` : "expired";
       one.classList.toggle("soon", left < 300);
     }
   }, 1000);

@@ -10,7 +10,7 @@ const canonical = (value) => {
     return String(value);
   }
   if (typeof value === "string") {
-    if (!value.isWellFormed?.() && /\p{Surrogate}/u.test(value)) throw new Error("it has text that is no Unicode");
+    if (!value.isWellFormed?.() && /\p{Surrogate}/u.test(value)) throw new Error("it has text that is not valid Unicode");
     return JSON.stringify(value);
   }
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
@@ -112,7 +112,7 @@ const recorded = async (name) => {
 };
 
 const GOOD = { kind: "done", text: "Match: this proof is intact. Its hash is the hash of its content." };
-const UNKNOWN = { kind: "warning", text: "Its hash fits its content, as that of a forged proof does. Try again, so that it is compared." };
+const UNKNOWN = { kind: "warning", text: "Its hash fits its content, but so can that of a forged proof. Try again to compare it with the record." };
 const BAD = { kind: "refused", text: "No match: this proof was changed. Its hash is not the hash of its content." };
 
 // What this page shows of the pack, by field; null where it had to name characters that cannot be shown as they are.
@@ -149,7 +149,7 @@ const standsFor = (name, shown, given) =>
   typeof given === "string" && given !== shown && (isMinted(shown) || (isPattern(name, shown) && given.startsWith(shown.slice(0, -1))));
 
 const replacedNote = (known, replaced) => {
-  const parts = ["Everything else is what is on record here."];
+  const parts = ["Everything else matches the record here."];
   const minted = replaced.filter((name) => isMinted(known[name]));
   if (minted.length > 0) parts.push(`Identifiers are not public and were not compared: ${minted.join(", ")}.`);
   if (minted.length < replaced.length) parts.push(`The action is public by its pattern: ${known.action}`);
@@ -165,13 +165,13 @@ const comparedWithRecord = async (found) => {
     if (!(error instanceof Unanswered)) throw error;
     return { note: "It could not be compared with what is on record here now.", unknown: true };
   }
-  if (known === null) return { note: "There is no proof of that name on record here, so only its own hash was checked." };
+  if (known === null) return { note: "There is no proof with that id on record here, so only its own hash was checked." };
   const replaced = Object.keys(known).filter((name) => standsFor(name, known[name], found.pack[name]));
   const names = differing(found.pack, known).filter((name) => !replaced.includes(name) && !(name === "hash" && replaced.length > 0));
   if (names.length === 0 && replaced.length === 0) return { note: "" };
   if (names.length === 0) return { note: replacedNote(known, replaced) };
   const note = `It is not what is on record here: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
-  return { note, forged: "Its hash fits its content, but this is not the proof of that name." };
+  return { note, forged: "Its hash fits its content, but this is not the proof with that id." };
 };
 
 // A hash that somebody recomputed after changing something fits, and is still not what was decided: so it is no match before
@@ -188,7 +188,7 @@ const report = async (place, text, isPasted) => {
     const compared = isPasted ? await comparedWithRecord(found) : comparedWithPage(found);
     tell(place, verdictOn(found, compared), { ...found, note: compared.note });
   } catch (error) {
-    const told = error instanceof Mismatch ? error.message : `That is no proof: ${error.message}.`;
+    const told = error instanceof Mismatch ? error.message : `This is not a proof: ${error.message}.`;
     tell(place, { kind: "refused", text: told }, {});
   }
 };

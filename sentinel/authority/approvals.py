@@ -277,26 +277,26 @@ MAX_REFERENCE = 200
 
 PERSON_REFUSALS: dict[str, SentinelError] = {
     "requester": Forbidden(
-        "who owns, made or rotated the asking key cannot decide what it asks, and nobody decides what they asked themselves"
+        "you own, made or rotated the key that requested this, or requested it yourself; another person must decide it"
     ),
     "too_new": Forbidden(
-        "this was asked before your account was made, or before somebody else last changed its role, password or second factor;"
-        " another person has to decide it"
+        "this was requested before your account was created, or before somebody else last changed its role, password or second"
+        " factor; another person must decide it"
     ),
     "same_hands": Forbidden(
-        "somebody who has voted already can control your account; a second administrator has to confirm it first"
+        "a person who has already voted may control your account; a second administrator must confirm your account first"
     ),
 }
 """Errors for a person who may not decide an approval, whatever their role, by result of the SQL function."""
 
 _REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is no approval of that id"),
+    "unknown": NotFound("there is no approval with this id"),
     "not_pending": Conflict("this approval was decided before"),
     "expired": Conflict("this approval expired; the agent has to ask again"),
     "already_voted": Conflict("you have voted on this approval already; another person has to vote"),
     "changed": Conflict("the digest is not the one of this approval; look at it again"),
     "not_offered": Conflict("this cannot be approved; reject it, or record that it was handled by hand"),
-    "not_handled": Conflict("this is approved or rejected; nobody handles it by hand"),
+    "not_handled": Conflict("this can only be approved or rejected, not handled by hand"),
     "role": Forbidden("this approval needs a higher role"),
     **PERSON_REFUSALS,
 }
@@ -338,7 +338,7 @@ def resolve_approval(
     actor.must_be("approver")
     _check_reference(verdict, reference)
     if actor.operator_id is None:
-        raise Forbidden("an approval needs a person's account")
+        raise Forbidden("only a person with an operator's account can decide an approval")
     # Sorted, because the vote's event must precede the event of the decision, and ids made in one millisecond are in
     # no particular order.
     event_id, second_event_id, third_event_id = sorted((new_id(), new_id(), new_id()))
@@ -356,6 +356,6 @@ def resolve_approval(
 
 def _check_reference(verdict: str, reference: str | None) -> None:
     if (verdict == HANDLED) != (reference is not None):
-        raise InvalidInput.of("reference", "belongs to what was handled by hand, and only to that")
+        raise InvalidInput.of("reference", "must be given for what was handled by hand, and only for that")
     if reference is not None and not check_text(reference, "reference", MAX_REFERENCE).strip():
         raise InvalidInput.of("reference", f"must have 1 to {MAX_REFERENCE} characters")

@@ -114,7 +114,7 @@ def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: 
     for checkpoint in known:
         began = head.size
         if checkpoint.head.size != began + len(checkpoint.entries):
-            yield f"the file goes from position {began} to {checkpoint.head.size} of tenant {tenant} without its events"
+            yield f"the file does not have all events from position {began} to {checkpoint.head.size} of tenant {tenant}"
             return
         found = rows.take(len(checkpoint.entries))
         named = 0

@@ -269,7 +269,7 @@ class CheckpointFile:
             if last is not None:
                 if not rows or rows[0].entry != last:
                     raise CheckpointBroken(
-                        f"position {head.size} of tenant {tenant_id} is not event {last.event_id} any more, as {self._path} says"
+                        f"position {head.size} of tenant {tenant_id} no longer has event {last.event_id}, which {self._path} records there"
                     )
                 rows = rows[1:]
             if not rows:
@@ -277,7 +277,7 @@ class CheckpointFile:
             if [row.position for row in rows] != list(range(head.size + 1, head.size + 1 + len(rows))) or not all(
                 row.hash for row in rows
             ):
-                raise CheckpointBroken(f"the feed of tenant {tenant_id} has a hole after position {head.size}")
+                raise CheckpointBroken(f"the feed of tenant {tenant_id} has a gap after position {head.size}")
             head = head.extended(leaf_hashes(rows))
             last = rows[-1].entry
             yield Checkpoint(tenant_id, head, head.root.hex(), tuple(row.entry for row in rows))

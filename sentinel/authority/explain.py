@@ -52,7 +52,7 @@ def explain_decision(
     """Explain the first decision on an operation. Raises `NotFound`."""
     found = find_decided(pool, tenant_id, operation_id)
     if found is None:
-        raise NotFound("there is no operation of that id")
+        raise NotFound("there is no operation with this id")
     return explain_operation(pool, inspector, found)
 
 

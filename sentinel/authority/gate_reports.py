@@ -25,8 +25,8 @@ REFUSALS = {
     "policy_not_in_force": "no running authority has loaded the policy that covers it",
     "no_report": "there is no launch-gate report",
     "report_failed": "the newest launch-gate report did not pass",
-    "report_stale": "the newest launch-gate report is about another text of the policy than the one in force",
-    "report_disproved": "the newest launch-gate report is from before something went wrong, and the switch was turned off for it (event switch_off, by whom)",
+    "report_stale": "the newest launch-gate report tested another text of the policy than the one in force",
+    "report_disproved": "the newest launch-gate report is older than the last time an agent turned the switch off because something went wrong (event switch_off)",
     "report_old": f"the newest launch-gate report is older than {MAX_AGE_DAYS} days",
 }
 """Why a gated switch cannot be turned on, in words."""
@@ -156,7 +156,7 @@ def record_gate_report(pool: Pool, actor: Actor, declared_switches: DeclaredSwit
     declared = known_switch(declared_switches, report.switch)
     if report.scenario != declared.gate:
         gate = f"its gate is {declared.gate}" if declared.gate else "it has no gate"
-        raise InvalidInput.of("scenario", f"{report.scenario} proves nothing about {report.switch}: {gate}")
+        raise InvalidInput.of("scenario", f"{report.scenario} is not the launch gate of {report.switch}: {gate}")
     _consistent(report)
     report_id = new_id()
     _insert_report(
@@ -169,11 +169,16 @@ def _consistent(report: GateReport) -> None:
     # The table has the same constraints (store/schema/authority/switches.sql); checked here too for a readable error.
     counts = (report.correct, report.not_covered, report.wrong_executions)
     if min(counts) < 0 or not 0 < report.cases <= 1_000_000 or report.correct + report.not_covered > report.cases:
-        raise InvalidInput.of("cases", "and the other counts do not add up")
+        raise InvalidInput.of(
+            "cases", "must be 1 to 1000000 and not less than correct + not_covered; no count may be negative"
+        )
     if not 0 <= report.lower_bound_ppm <= 1_000_000:
         raise InvalidInput.of("lower_bound_ppm", "must be between 0 and 1000000")
     if not _DIGEST.fullmatch(report.policy_digest):
         raise InvalidInput.of("policy_digest", "must be sha256: and 64 hex digits")
     proven = report.wrong_executions == 0 and report.correct > 0 and report.lower_bound_ppm >= LEAST_LOWER_BOUND_PPM
     if report.passed and not proven:
-        raise InvalidInput.of("passed", "is more than these numbers prove")
+        raise InvalidInput.of(
+            "passed",
+            f"must be false, unless nothing was executed wrongly, some cases are correct and lower_bound_ppm is at least {LEAST_LOWER_BOUND_PPM}",
+        )

@@ -80,7 +80,7 @@ def _who_took(recorded: Recorded) -> str:
     """Return a sentence that says which agent used an idempotency key first, when, and for which operation."""
     agent = json.loads(recorded.request or "{}").get("agent_id")
     moment = recorded.decided_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"Another key, in the name of the agent {agent}, asked under it first, at {moment} (operation {recorded.operation_id})."
+    return f"Another API key used it first, in the name of the agent {agent}, at {moment} (operation {recorded.operation_id})."
 
 
 def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
@@ -198,8 +198,8 @@ def requester(caller: Caller) -> dict[str, Any]:
 def not_what_was_guarded(field: str | None) -> str:
     """Return the sentence of a refusal because `field` differs from what was guarded."""
     if field == "key":
-        return "another key asked for this; only that key, or one bound to its agent, may act on it"
-    return f"{field} is not what was guarded"
+        return "another API key requested this; only that key, or one bound to its agent, may act on it"
+    return f"{field} differs from what was guarded"
 
 
 def leave_seconds(authority: Authority, declared: int | None) -> int:
@@ -228,7 +228,7 @@ def raise_if_start_refused(receipt: Receipt) -> Receipt:
         case "already_started":
             raise PermitRedeemed("this permit was redeemed under another start_id")
         case "expired":
-            raise PermitExpired("the permit's time is over; guard again with the same key")
+            raise PermitExpired("the permit has expired; guard again with the same idempotency key")
         case "halted":
             raise PermitRefused("a halt covers this action; nothing may start")
         case "differs":
@@ -271,7 +271,7 @@ def raise_if_report_refused(receipt: Receipt) -> Receipt:
         case "received" | "duplicate" | "contradiction" | "contradiction_repeated":
             return receipt
         case "contradicts":
-            raise ReportContradicts("another outcome was reported before; an operator resolves this")
+            raise ReportContradicts("a different outcome was already reported; an operator must resolve this")
         case "differs":
             raise PermitRefused(not_what_was_guarded(receipt.field))
         case "unknown":
@@ -293,7 +293,7 @@ def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any
         action=content.get("action"), status=content["status"],
     )  # fmt: skip
     if receipt.result == "contradicts":
-        raise ReportContradicts("another report was received under this request_id")
+        raise ReportContradicts("a different report was already received under this request_id")
     return receipt
 
 

@@ -273,4 +273,4 @@ def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> N
             return
     if scalar(pool, IS_GLOBAL, {"owner": GLOBAL_HALT_OWNER, "halt_id": halt_id}):
         raise Forbidden(f"a global halt is lifted on the machine itself: `sentinel halts lift {halt_id} --reason …`")
-    raise NotFound("there is no halt of that id in force")
+    raise NotFound("there is no halt with this id in force")

@@ -189,7 +189,7 @@ def resolve_in_doubt(
         evidence=evidence, event_id=new_id(), in_doubt_since=in_doubt_since,
     )  # fmt: skip
     if result == "unknown":
-        raise NotFound("there is no operation of that id")
+        raise NotFound("there is no operation with this id")
     if result == "still_acting":
         assert act_until is not None
         raise StillActing(act_until)
@@ -199,8 +199,12 @@ def resolve_in_doubt(
         raise Conflict(_where_it_stands(find_operation(pool, actor.tenant_id, operation_id)))
 
 
-_ANOTHER_DOUBT = "this is not the doubt that was looked at: more was reported since; look again before you decide"
-_CONTRADICTED = 'a success was reported after "not executed": look again, and name this doubt by its in_doubt_since'
+_ANOTHER_DOUBT = (
+    "the operation has changed since you looked at it: something more was reported; look at it again before you decide"
+)
+_CONTRADICTED = (
+    'a success was reported after "not executed": look at the operation again, and give its current in_doubt_since'
+)
 
 
 def _where_it_stands(found: OperationRow | None) -> str:
@@ -209,6 +213,6 @@ def _where_it_stands(found: OperationRow | None) -> str:
     `found` was read after the refusal, so by now it may be in doubt.
     """
     if found is None or found.status == "in_doubt":
-        return "the operation was not in doubt; ask again"
-    later = ": it falls in doubt where no outcome is reported in time" if found.status == "started" else ""
+        return "the operation was not in doubt; try again"
+    later = ": it becomes in doubt if no outcome is reported in time" if found.status == "started" else ""
     return f"the operation is not in doubt, it is {found.status.replace('_', ' ')}{later}"

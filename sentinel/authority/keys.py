@@ -181,7 +181,7 @@ class MadeBefore(Conflict):
     code = "key-made-before"
 
     def __init__(self) -> None:
-        super().__init__("this form has made its key already; the key was shown then, and only then")
+        super().__init__("this form has already made its key; a key is shown only once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def check_scopes(scopes: tuple[str, ...]) -> None:
     """Raise `InvalidInput` for an unknown scope, or no scope at all."""
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
-        raise InvalidInput.of("scopes", f"must be some of {', '.join(SCOPES)}")
+        raise InvalidInput.of("scopes", f"must be one or more of {', '.join(SCOPES)}")
 
 
 def key_lifetime_seconds(days: int | None) -> int | None:
@@ -268,7 +268,7 @@ def rotate_key(
         raise InvalidInput.of("overlap_seconds", "must not be negative")
     old = find_key_by_id(pool, tenant_id, key_id)
     if old is None:
-        raise NotFound("there is no key of that id")
+        raise NotFound("there is no key with this id")
     is_test = scalar(pool, KEY_HINT, {"tenant_id": tenant_id, "key_id": key_id}).startswith(TEST)
     issued = IssuedKey(make_secret(TEST if is_test else LIVE), new_key_id or new_id(), old.principal_id)
     said = request_change(
@@ -294,7 +294,7 @@ def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, actor: Ac
         pool, actor or local_administrator(tenant_id), REVOKE_KEY, f"key/{key_id}", {"key_id": key_id}
     )
     if said == "unknown":
-        raise NotFound("there is no key of that id")
+        raise NotFound("there is no key with this id")
     if said != "done":
         raise Conflict("the key was revoked before")
 

@@ -41,10 +41,10 @@ class BatchHistogram(Histogram):
 
 
 GUARD_SECONDS = BatchHistogram(
-    "sentinel_guard_seconds", "From the request's arrival to the committed answer.",
+    "sentinel_guard_seconds", "Seconds from a guard request's arrival to its committed answer.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )  # fmt: skip
-UNAVAILABLE = Counter("sentinel_engine_unavailable", "Answers 503 because nothing could be committed.")
+UNAVAILABLE = Counter("sentinel_engine_unavailable", "503 answers because nothing could be committed.")
 RATE_LIMITED = Counter("sentinel_rate_limited", "Requests refused by the rate limit.")
 POLICY_RELOADS = Counter(
     "sentinel_policy_reloads", "Policy reloads by result: loaded, or kept the last good set.", ["result"]
@@ -54,21 +54,21 @@ for _result in ("loaded", "kept_last_good"):
     POLICY_RELOADS.labels(_result)
 POLICIES_NOT_IN_FORCE = Gauge(
     "sentinel_policies_not_in_force",
-    "Policies by which this authority decides otherwise than the one that loaded last: it was not reloaded. Alert on any.",
+    "Policies in which this authority differs from the one that loaded its policies last: it was not reloaded. Alert on any.",
     multiprocess_mode="livemax",
 )
-HOUSEKEEPING = Counter("sentinel_housekeeping", "What time did by itself.", ["what"])
+HOUSEKEEPING = Counter("sentinel_housekeeping", "Rows that housekeeping changed, by what happened to them.", ["what"])
 CHECKPOINT_FAILURES = Counter(
     "sentinel_checkpoint_failures",
-    "Minutes without a checkpoint: its file cannot be written, or the evidence is not what it was.",
+    "Minutes without a checkpoint: its file cannot be written, or recorded events have changed.",
 )
 KEYS_TAKEN = Counter(
     "sentinel_keys_taken",
-    "Questions about a refund's ledger row or an order refused because another key had asked under its idempotency key: alert on any.",
+    "Guard requests for a ledger row or an order that were refused because another API key had used their idempotency key: alert on any.",
 )
-POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
-POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")
-STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")
+POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections in use.", multiprocess_mode="livesum")
+POOL_SIZE = Gauge("sentinel_pool_size", "Maximum number of database connections.", multiprocess_mode="livesum")
+STREAMS = Gauge("sentinel_approval_streams", "Open approvals streams.", multiprocess_mode="livesum")
 
 
 def note_connections(*pools: Pool | LoopConnections) -> None:
@@ -98,20 +98,22 @@ class DatabaseGauges(Collector):
         if found is None:
             return
         yield GaugeMetricFamily("sentinel_reservations_held", "Reservations held.", found.reservations_held)
-        yield GaugeMetricFamily("sentinel_in_doubt", "Operations started whose outcome is unknown.", found.in_doubt)
+        yield GaugeMetricFamily(
+            "sentinel_in_doubt", "Operations in doubt: started, with an unknown outcome.", found.in_doubt
+        )
         yield GaugeMetricFamily(
             "sentinel_contradictions",
-            "Successes reported after a person said not executed, not cleared up: alert on any.",
+            "Successes reported after a person said not executed, not yet resolved: alert on any.",
             found.contradictions,
         )
         yield GaugeMetricFamily(
             "sentinel_approvals_pending",
-            f"Approvals waiting for a person, of each tenant at most {MOST_COUNTED:,}.",
+            f"Pending approvals; of each tenant, at most {MOST_COUNTED:,} are counted.",
             found.approvals_pending,
         )
         yield GaugeMetricFamily(
             "sentinel_approvals_oldest_seconds",
-            "Age of the oldest waiting approval of those counted.",
+            "Age of the oldest of the counted pending approvals.",
             found.approvals_oldest_seconds,
         )
         yield GaugeMetricFamily("sentinel_halts_in_force", "Halts in force.", found.halts_in_force)
@@ -120,12 +122,12 @@ class DatabaseGauges(Collector):
         )
         yield GaugeMetricFamily(
             "sentinel_feed_lag_seconds",
-            "Age of the first event without a feed position: alert where it stays above a minute.",
+            "Age of the oldest event without a feed position: alert where it stays above a minute.",
             found.feed_lag_seconds,
         )
         yield GaugeMetricFamily(
             "sentinel_codes_guessed",
-            "Operators whose right password came with wrong codes again and again in the last hour: alert on any.",
+            "Operators whose correct password came with wrong codes repeatedly in the last hour: alert on any.",
             found.codes_guessed,
         )
 

@@ -248,7 +248,7 @@ def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> No
                 connection.execute(TRY_ZONES, {"zones": [one.policy.zone]})
             except pg.InvalidParameterValue as error:
                 raise PolicyError(
-                    f'the database does not know its zone "{one.policy.zone}"', file=str(folder),
+                    f'the database does not know its time zone "{one.policy.zone}"', file=str(folder),
                     rule=one.policy.policy_id, part="policy",
                 ) from error  # fmt: skip
 

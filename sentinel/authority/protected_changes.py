@@ -43,8 +43,8 @@ class WaitsForAdministrator(Conflict):
 
     def __init__(self, approval_id: uuid.UUID) -> None:
         super().__init__(
-            f"nothing is changed yet: this waits for a second administrator, as approval {approval_id}; a password or key"
-            " that comes of it is collected there by who asked"
+            f"nothing is changed yet: this waits for a second administrator, as approval {approval_id}; the requester collects"
+            " a new password or key there"
         )
         self.approval_id = approval_id
 
@@ -52,16 +52,16 @@ class WaitsForAdministrator(Conflict):
 REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is nothing of that id"),
     "role": Forbidden("this needs the role admin"),
-    "not_yours": Forbidden("who asked for it collects it"),
+    "not_yours": Forbidden("only the person who requested this can collect it"),
     "not_approved": Conflict("this is not approved"),
-    "too_late": Conflict("this was approved more than a day ago; ask again"),
-    "collected": Conflict("this was collected before; it was shown then, and only then"),
-    "taken": Conflict("somebody has that address by now"),
+    "too_late": Conflict("this change was approved more than a day ago; request it again"),
+    "collected": Conflict("this was collected before; it is shown only once"),
+    "taken": Conflict("another operator has that address now"),
     "repeated": Conflict("this operator was added before"),
     "changed": Conflict("this operator has another role by now; look again"),
-    "made_before": Conflict("a key of that id was made before"),
-    "endpoint_known": Conflict("a webhook of that id was added before"),
-    "same": Conflict("it is so already"),
+    "made_before": Conflict("a key with this id was already made"),
+    "endpoint_known": Conflict("a webhook with this id was already added"),
+    "same": Conflict("it is already so; nothing was changed"),
     "over": Conflict("the key is revoked or expired; make a new one"),
 }
 
@@ -215,7 +215,7 @@ def outcome_text(outcome: str) -> str:
     if outcome == "done":
         return "it was done"
     if outcome == "role":
-        return "who asked for it is no administrator any more"
+        return "the requester is no longer an administrator"
     refusal = REFUSALS.get(outcome)
     return refusal.detail if refusal else f"it could not be done: {outcome.replace('_', ' ')}"
 
@@ -223,7 +223,7 @@ def outcome_text(outcome: str) -> str:
 def approved_text(outcome: str | None) -> str:
     """Return the outcome of a change as a sentence for its approver; `outcome` is that of `ApprovalResolution`."""
     if outcome is None:
-        return "It is done when who asked collects the password or key."
+        return "It is done when the requester collects the password or key."
     return "It is done." if outcome == "done" else f"Nothing was changed: {outcome_text(outcome)}."
 
 
@@ -245,7 +245,7 @@ def change_text(request: str) -> str:
         f" {_ROLES.get(params.get('role'), '')}",
         "operator.reactivate": f"Let operator {email} sign in again",
         "operator.reset_password": f"Reset the password of operator {email}",
-        "operator.reset_second_factor": f"Take the second factor of operator {email} away",
+        "operator.reset_second_factor": f"Remove the second factor of operator {email}",
     }[action]
 
 

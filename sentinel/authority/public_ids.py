@@ -165,9 +165,9 @@ def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, 
             is_all = index_public_ids(pool, tenant_id, ids)
             found = find_public_id(pool, tenant_id, text)
             if found is None and not is_all:
-                raise TryLater("public ids are still being indexed, and that one is not among those so far: ask again")
+                raise TryLater("public ids are still being indexed, and this one has not been found yet: try again")
     if found is None:
-        raise NotFound("nothing public has that id")
+        raise NotFound("no public record has that id")
     return _match(found)
 
 

@@ -34,41 +34,41 @@ class Settings:
     """The authority's settings."""
 
     database_url: str = setting(
-        "SENTINEL_DATABASE_URL", "PostgreSQL 15 or newer; without it one is started under the data folder.", ""
+        "SENTINEL_DATABASE_URL",
+        "Address of a PostgreSQL 15 or newer; if not set, an embedded one is started in the data folder.",
+        "",
     )
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
-    data_dir: Path = setting(
-        "SENTINEL_DATA_DIR", "Folder of the embedded database and of what the demo keeps.", Path("var")
-    )
+    data_dir: Path = setting("SENTINEL_DATA_DIR", "Folder for the embedded database and the demo's files.", Path("var"))
     secret_keys: tuple[str, ...] = setting(
         "SENTINEL_SECRET_KEYS",
-        "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; made and kept in the data folder otherwise.",
+        "Secrets that sign permits, comma separated, at least 32 characters each; the first signs, all verify. Required with a database of your own; else one is made and kept in the data folder.",
         (),
     )
     policies_dir: Path = setting("SENTINEL_POLICIES_DIR", "Folder of policy files.", policies_dir())
     checkpoint_file: str = setting(
         "SENTINEL_CHECKPOINT_FILE",
-        "File outside the database to which a checkpoint of the evidence is appended each minute, for `sentinel doctor`; `checkpoints.jsonl` in the data folder with the embedded database, else none.",
+        "File outside the database to which a checkpoint of the evidence is appended each minute; `sentinel doctor` compares the database with it. Default with the embedded database: `checkpoints.jsonl` in the data folder; else none.",
         "",
     )
     host: str = setting("SENTINEL_HOST", "Address the authority listens on.", "127.0.0.1")
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
-    health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_host: str = setting("SENTINEL_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
     health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting(
         "SENTINEL_PROCESSES",
-        "Server processes. One fills a core, and commits in the largest batches; more for more than two cores, or so that one may die unnoticed.",
+        "Server processes. One uses a whole core and commits in the largest batches; use more on a machine with more than two cores, or so that requests are still answered when one process dies.",
         1,
     )
-    threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
+    threads: int = setting("SENTINEL_THREADS", "Threads per process, for requests other than decisions.", 24)
     max_connections: int = setting(
         "SENTINEL_MAX_CONNECTIONS",
-        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start.",
         4000,
     )
     max_connections_per_address: int = setting(
         "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
-        "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind a proxy, which is one address.",
+        "Connections per process from one address (IPv6: from one /64 network). Behind a proxy, which is one address, set it to SENTINEL_MAX_CONNECTIONS.",
         2000,
     )
     pool_size: int = setting(
@@ -81,33 +81,35 @@ class Settings:
     max_streams_per_key: int = setting(
         "SENTINEL_MAX_STREAMS_PER_KEY", "Approvals streams of one key held open per process.", 20
     )
-    permit_seconds: int = setting("SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed.", 120)
+    permit_seconds: int = setting(
+        "SENTINEL_PERMIT_SECONDS", "How long a permit can be redeemed after it is issued.", 120
+    )
     report_deadline_seconds: int = setting(
         "SENTINEL_REPORT_DEADLINE_SECONDS",
-        "A started action that is silent for longer falls in doubt; who declares no time may act for as long.",
+        "After a start, an operation without a report for this long is put in doubt; also how long a caller may act that declares no time (act_within_seconds).",
         300,
     )
     longest_act_seconds: int = setting(
         "SENTINEL_LONGEST_ACT_SECONDS",
-        "Longest time to act that a start may declare (act_within_seconds); before its end nobody can say that it was not executed.",
+        "Longest time to act that a start may declare (act_within_seconds); until that time is over, nobody can resolve the operation as not executed.",
         3600,
     )
     open_permits_per_key: int = setting(
         "SENTINEL_OPEN_PERMITS_PER_KEY",
-        "Permits that a key may have out, started by nobody and not yet run out; beyond it a guard is 429.",
+        "Permits of one key that are neither redeemed nor expired; at the limit, a guard is answered with 429.",
         5000,
     )
     open_questions_per_key: int = setting(
         "SENTINEL_OPEN_QUESTIONS_PER_KEY",
-        "Questions to people that a key may have open, decided by nobody and not yet expired; beyond it what would go to a person is 429.",
+        "Pending approvals of one key; at the limit, a guard that would need a person's approval is answered with 429.",
         20_000,
     )
     rate_per_second: int = setting(
         "SENTINEL_RATE_PER_SECOND",
-        "Requests per second and key, over all processes of this host. One counts as one more for each whole 4 KiB of its body.",
+        "Requests per second and key, over all processes of this host. Each whole 4 KiB of a request's body counts as one more request.",
         5000,
     )
-    rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
+    rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests that a key may make at once.", 10000)
     behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
     authzen_access_requests: bool = setting(
         "SENTINEL_AUTHZEN_ACCESS_REQUESTS",
@@ -115,7 +117,11 @@ class Settings:
         False,
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
-    debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
+    debug: bool = setting(
+        "SENTINEL_DEBUG",
+        "Must be off, or the program does not start: a debugger would let outsiders run code in the authority.",
+        False,
+    )
 
 
 _FIELDS = {field.name: field.metadata["env"] for field in dataclasses.fields(Settings)}

@@ -198,7 +198,7 @@ class CanaryTooWide(Conflict):
     def __init__(self, declared: DeclaredSwitch) -> None:
         first = declared.first_canary
         super().__init__(
-            f"{declared.name} is off: it goes on for at most {first} % of the accounts first, and may be moved from there"
+            f"{declared.name} is off: it must first be turned on for at most {first} % of the accounts, and can then be widened"
         )
 
 
@@ -212,9 +212,7 @@ class GateRefused(Conflict):
 
     def __init__(self, switch: str, gate: str, why: str, stands: SwitchRow | None) -> None:
         stays = f"on for {stands.canary_percent} % of the accounts" if stands and stands.is_on else "off"
-        super().__init__(
-            f"{switch} stays {stays}: {REFUSALS[why]}; run `sentinel gates run {gate}` and look at it again"
-        )
+        super().__init__(f"{switch} stays {stays}: {REFUSALS[why]}; run `sentinel gates run {gate}` and try again")
         self.why = why
 
 

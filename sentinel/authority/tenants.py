@@ -85,5 +85,5 @@ def create_tenant(pool: Pool, label: str) -> uuid.UUID:
         raise InvalidInput.of("label", "must be up to 63 lower-case letters, digits and dashes")
     tenant_id = new_id()
     if not _insert_tenant(pool, tenant_id=tenant_id, label=label):
-        raise Conflict(f"there is a tenant {label} already")
+        raise Conflict(f"there is already a tenant {label}")
     return tenant_id

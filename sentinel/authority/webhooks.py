@@ -127,7 +127,7 @@ def find_endpoint(pool: Pool, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> E
     """Return the tenant's receiver with that id. Raises `NotFound`."""
     found = one_row(pool, EventEndpoint, FIND_ENDPOINT, {"tenant_id": tenant_id, "endpoint_id": endpoint_id})
     if found is None:
-        raise NotFound("there is no webhook of that id")
+        raise NotFound("there is no webhook with this id")
     return found
 
 
@@ -143,11 +143,11 @@ def add_webhook(
         raise InvalidInput.of("URL", f"must have at most {MAX_URL} characters")
     unknown = sorted(set(event_types) - set(EVENT_TYPES))
     if unknown:
-        raise InvalidInput.of("type", f"must be some of {', '.join(EVENT_TYPES)}")
+        raise InvalidInput.of("type", f"must be one or more of {', '.join(EVENT_TYPES)}")
     made = endpoint_id or new_id()
     asked = {"endpoint_id": made, "url": url, "event_types": sorted(set(event_types))}
     if request_change(pool, actor, ADD_WEBHOOK, f"webhook/{made}", asked) != "done":
-        raise Conflict("a webhook of that id was added before")
+        raise Conflict("a webhook with this id was already added")
     return made
 
 
@@ -161,7 +161,7 @@ def rotate_secret(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, *, overlap_s
         raise InvalidInput.of("overlap_seconds", "must be 0 seconds to 90 days")
     number = find_endpoint(pool, actor.tenant_id, endpoint_id).secret_number
     asked = {"endpoint_id": endpoint_id, "overlap_seconds": overlap_seconds, "secret_number": number}
-    _change(pool, actor, ROTATE_WEBHOOK, asked, "the secret was rotated meanwhile; look again")
+    _change(pool, actor, ROTATE_WEBHOOK, asked, "the secret was rotated meanwhile; look at the webhook again")
     return number + 1
 
 
@@ -177,13 +177,13 @@ def enable_webhook(pool: Pool, actor: Actor, endpoint_id: uuid.UUID) -> None:
     """
     url = find_endpoint(pool, actor.tenant_id, endpoint_id).url
     asked = {"endpoint_id": endpoint_id, "url": url}
-    _change(pool, actor, ENABLE_WEBHOOK, asked, "the webhook is enabled")
+    _change(pool, actor, ENABLE_WEBHOOK, asked, "the webhook is already enabled")
 
 
 def _change(pool: Pool, actor: Actor, action: str, asked: Mapping[str, object], conflict: str) -> None:
     said = request_change(pool, actor, action, f"webhook/{asked['endpoint_id']}", asked)
     if said == "unknown":
-        raise NotFound("there is no webhook of that id")
+        raise NotFound("there is no webhook with this id")
     if said != "done":
         raise Conflict(conflict)
 
@@ -212,10 +212,10 @@ def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID
     asked = changed(pool, ASK_RESEND, fields)
     if not asked and scalar(pool, IS_DISABLED, fields):
         raise Conflict(
-            "the receiver is disabled; enable the webhook, or give a sender its setting again, then send again; or put its letters away"
+            "the receiver is disabled; enable the webhook, or set the receiver's setting again, then send again; or discard its dead letters"
         )
     if not asked:
-        raise NotFound("there is no dead letter of that id, or it is being sent again")
+        raise NotFound("there is no dead letter with this id, or it is being sent again")
     return asked
 
 
@@ -232,5 +232,5 @@ def discard_dead_letters(
               "event_id": new_id()}  # fmt: skip
     discarded = act_once(pool, _Discarded, DISCARD, fields, is_taken=lambda row: row.letters > 0)
     if not discarded.letters:
-        raise NotFound("there is no dead letter of that id")
+        raise NotFound("there is no dead letter with this id")
     return discarded.letters

@@ -84,9 +84,11 @@ def group() -> None:
 
 @group.command("list")
 @click.option(
-    "--status", type=click.Choice(["pending", "approved", "rejected", "handled", "expired"]), help="Only these."
+    "--status",
+    type=click.Choice(["pending", "approved", "rejected", "handled", "expired"]),
+    help="Only approvals with this status.",
 )
-@click.option("--agent", metavar="NAME", help="Only what this agent asked.")
+@click.option("--agent", metavar="NAME", help="Only approvals that this agent asked for.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @tenant_option
 @json_option
@@ -114,19 +116,18 @@ def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
         tenant_id, wanted = tenant_of(pool, tenant), as_uuid(approval_id, "ID")
         row = find_approval(pool, tenant_id, wanted)
         if row is None:
-            raise NotFound("there is no approval of that id")
+            raise NotFound("there is no approval with this id")
         said, before = votes(pool, tenant_id, wanted), earlier_votes(pool, tenant_id, wanted)
     lines = [f"{name}: {_text(value)}" for name, value in asdict(_table_row(row)).items()]
     if row.change:
-        lines = [change_text(row.change), f"asked by: {row.requested_by or ON_THE_MACHINE}", *lines, row.change]
+        lines = [change_text(row.change), f"requested by: {row.requested_by or ON_THE_MACHINE}", *lines, row.change]
     if row.outcome:
-        lines.append(f"what came of it: {outcome_text(row.outcome)}")
+        lines.append(f"result: {outcome_text(row.outcome)}")
     lines += [
-        f"{vote.operator}: {vote.verdict}, {vote.reason}{'' if vote.counts else '; does not count any more'}"
-        for vote in said
+        f"{vote.operator}: {vote.verdict}, {vote.reason}{'' if vote.counts else '; no longer counts'}" for vote in said
     ]
     lines += [
-        f"{vote.operator}, before ({vote.required_people} of the role {vote.required_role} were asked): {vote.verdict},"
+        f"{vote.operator}, on an earlier approval ({vote.required_people} with the role {vote.required_role} needed): {vote.verdict},"
         f" {vote.reason}; {'counts' if vote.counts else 'does not count'} here"
         for vote in before
     ]
@@ -157,7 +158,7 @@ def _decide(
         wanted = as_uuid(approval_id, "ID")
         row = find_approval(pool, actor.tenant_id, wanted)
         if row is None:
-            raise NotFound("there is no approval of that id")
+            raise NotFound("there is no approval with this id")
         # Without --digest the vote is bound to the digest that is printed afterwards.
         bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
@@ -172,8 +173,10 @@ def _decide(
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
-@reason_option("Why; kept with the approval.")
-@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
+@reason_option("Reason; recorded with the approval.")
+@click.option(
+    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
+)
 @tenant_option
 @json_option
 def approve(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
@@ -229,7 +232,7 @@ def _reject_pending(
         if key_id is not None:
             key = find_key_by_id(pool, actor.tenant_id, as_uuid(key_id, "--key"))
             if key is None:
-                raise NotFound("there is no key of that id")
+                raise NotFound("there is no key with this id")
             principal_id = key.principal_id
         done = _reject_each(
             pool, actor, agent_id=agent, principal_id=principal_id, reason=reason,
@@ -243,13 +246,15 @@ def _reject_pending(
 
 @group.command()
 @click.argument("approval_id", metavar="[ID]", required=False)
-@click.option("--agent", metavar="NAME", help="Instead of one ID: everything pending that this agent asked.")
+@click.option("--agent", metavar="NAME", help="Instead of ID: every pending approval that this agent asked for.")
 @click.option(
-    "--key", "key_id", metavar="KEY_ID", help="Instead of one ID: everything pending that this key asked, also before a rotation."
+    "--key", "key_id", metavar="KEY_ID", help="Instead of ID: every pending approval that this key asked for, also before a rotation."
 )  # fmt: skip
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
-@reason_option("Why; kept with the approval and sent to the agent.")
-@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
+@reason_option("Reason; recorded with the approval and sent to the agent.")
+@click.option(
+    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
+)
 @tenant_option
 @json_option
 def reject(
@@ -262,40 +267,45 @@ def reject(
     approvals that are asked for meanwhile may stay pending.
     """
     if [approval_id, agent, key_id].count(None) != 2:
-        raise InvalidUsage("name one of ID, --agent and --key")
+        raise InvalidUsage("give exactly one of ID, --agent and --key")
     if approval_id is not None:
         return _decide(REJECT, approval_id, email, reason, digest, tenant, as_json)
     if digest is not None:
-        raise InvalidUsage("--digest is of one approval: name its ID")
+        raise InvalidUsage("--digest can only be used with ID")
     return _reject_pending(agent, key_id, email, reason, tenant, as_json)
 
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
-@reason_option("Why; kept with the approval and told to the agent.")
-@reason_option("Where it was handled: a ticket, a payment; 1 to 200 characters.", "--reference", most=200)
-@click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
+@reason_option("Reason; recorded with the approval and sent to the agent.")
+@reason_option("Where it was handled, e.g. a ticket or a payment; 1 to 200 characters.", "--reference", most=200)
+@click.option(
+    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
+)
 @tenant_option
 @json_option
 def handled(
     approval_id: str, email: str, reason: str, reference: str, digest: str | None, tenant: str | None, as_json: bool
 ) -> None:
-    """Record that a person handled it elsewhere; the agent gets a DENY. As a local administrator for the named operator."""
+    """Record that a person handled the operation elsewhere, as a local administrator for the named operator; the agent gets a DENY."""
     _decide(HANDLED, approval_id, email, reason, digest, tenant, as_json, reference)
 
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
 @click.option(
-    "--as", "email", metavar="EMAIL", help="The operator who asked; without it, what was asked on the machine itself."
+    "--as",
+    "email",
+    metavar="EMAIL",
+    help="E-mail of the operator who requested it; without it, what was requested on this machine.",
 )
 @tenant_option
 @json_option
 def collect(approval_id: str, email: str | None, tenant: str | None, as_json: bool) -> None:
-    """Create the password or key that a second administrator approved, and print it, this once."""
+    """Create the password or key that a second administrator approved, and print it; it is shown only once."""
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         made = collect_change(pool, actor, as_uuid(approval_id, "ID"))
-    for_whom = f"for {made.email}, to set one's own with" if made.email else f"key {made.key_id}"
-    show(made, as_json, f"{made.secret}\n\nShown this once: {for_whom}.")
+    for_whom = f"one-time password of {made.email}, to set their own with" if made.email else f"key {made.key_id}"
+    show(made, as_json, f"{made.secret}\n\nShown only once: {for_whom}.")

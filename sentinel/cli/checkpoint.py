@@ -32,4 +32,4 @@ def command(file: Path, as_json: bool) -> None:
         except OSError as error:
             raise InvalidUsage(f"the checkpoint file {file} cannot be written: {error.strerror}") from None
     events = sum(len(one.entries) for one in written)
-    show({"file": str(file), "events": events}, as_json, f"{events} new events are on record in {file}")
+    show({"file": str(file), "events": events}, as_json, f"{events} new events recorded in {file}")

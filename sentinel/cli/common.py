@@ -87,12 +87,14 @@ def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
     if tenant:
         named = [one.tenant_id for one in known if tenant in (one.label, str(one.tenant_id))]
         if len(named) != 1:
-            raise NotFound(f"there is no tenant {tenant}" if not named else f"several tenants are called {tenant}")
+            raise NotFound(f"there is no tenant {tenant}" if not named else f"several tenants have the label {tenant}")
         return named[0]
     if not known:
-        raise NotFound("there is no tenant yet: `sentinel tenants create LABEL`")
+        raise NotFound("there is no tenant yet: create one with `sentinel tenants create LABEL`")
     if len(known) > 1:
-        raise InvalidUsage(f"say which tenant with --tenant: {', '.join(one.label for one in known)}")
+        raise InvalidUsage(
+            f"there are several tenants, choose one with --tenant: {', '.join(one.label for one in known)}"
+        )
     return known[0].tenant_id
 
 
@@ -111,7 +113,7 @@ def as_uuid(text: str, what: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise InvalidInput.of(what, "is not an id (a UUID)") from None
+        raise InvalidInput.of(what, "must be an id (a UUID)") from None
 
 
 def show(value: Any, as_json: bool, text: str = "") -> None:

@@ -50,16 +50,16 @@ class Check:
     checked: bool = True
 
 
-LONGER = "; --minutes gives it longer"
+LONGER = "; allow more with --minutes"
 NO_CHECKPOINTS = (
-    "not checked, without a checkpoint file nobody can tell whether the newest events were deleted together with their"
-    " positions, or an event's body and hash rewritten together: set SENTINEL_CHECKPOINT_FILE or give --checkpoint"
+    "not checked, without a checkpoint file nobody can tell whether the newest events were deleted with their positions,"
+    " or an event's body and hash were both rewritten: set SENTINEL_CHECKPOINT_FILE or give --checkpoint"
 )
 
 LOCKS_OF_ANYBODY = "select has_function_privilege('public', 'pg_catalog.pg_advisory_lock(bigint)', 'execute')"
 LOCKS_FREE = (
-    "every login may take the authority's locks, so that a stolen one stops everybody: run `sentinel migrate` as a superuser,"
-    " who alone can revoke them"
+    "every login may take the authority's advisory locks, so that a stolen login could block all decisions: run"
+    " `sentinel migrate` as a superuser, because only a superuser can revoke this right"
 )
 
 
@@ -77,7 +77,7 @@ LOCKS_FREE = (
     type=click.FloatRange(min=0, min_open=True, max=10_000),
     default=MINUTES,
     show_default=True,
-    help="How long one check of the database may take.",
+    help="Minutes that one check of the database may take.",
 )
 @json_option
 def command(as_json: bool, checkpoints: Path | None, minutes: float) -> None:
@@ -124,7 +124,7 @@ def _examine(url: str, checkpoints: Path | None, minutes: float) -> Iterator[Che
     folder = Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir())
     library, faults = check_folder(folder)
     faults += check_tools(folder, library)
-    yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or f"compile, those of {folder}")
+    yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or f"all compile, from {folder}")
     yield _cases(folder, library)
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
         if current_revision(connection) is None:
@@ -139,7 +139,7 @@ def _examine(url: str, checkpoints: Path | None, minutes: float) -> Iterator[Che
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
         )
         free = connection.execute(LOCKS_OF_ANYBODY).fetchone() != (False,)
-        yield Check("locks", not free, LOCKS_FREE if free else "only the authority takes them")
+        yield Check("locks", not free, LOCKS_FREE if free else "only the authority may take its locks")
     with _connected(url, CONSOLE, AUTHORITY, WORKER, ORDERS) as connection:
         with connection.transaction():
             limit_statements(connection, minutes)
@@ -157,7 +157,7 @@ def _of_invariant(found: InvariantResult) -> Check:
 def _of_another_schema() -> Iterator[Check]:
     """Yield "not checked" for each check that needs this program's schema."""
     for name in ("database safety", "locks", "checkpoints", *(one.name for one in read_invariants(invariants_sql()))):
-        yield Check(name, True, "not checked, the schema is not this program's", checked=False)
+        yield Check(name, True, "not checked, the database's schema is not the one of this program", checked=False)
 
 
 def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
@@ -189,10 +189,10 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
     except psycopg.errors.QueryCanceled:
         return Check("checkpoints", False, f"not checked, {RAN_OUT}{LONGER}", checked=False)
     if not found.differences:
-        return Check("checkpoints", True, f"the first {found.covered} events are as {checkpoints} says they were")
+        return Check("checkpoints", True, f"the first {found.covered} events match {checkpoints}")
     shown = found.differences[:SHOWN]
     more = f" and {found.found - len(shown)} more" if found.found > len(shown) else ""
-    return Check("checkpoints", False, f"the evidence is not what it was: {', '.join(shown)}{more}", shown)
+    return Check("checkpoints", False, f"the evidence was changed: {', '.join(shown)}{more}", shown)
 
 
 def _cases(folder: Path, library: PolicyLibrary | None) -> Check:

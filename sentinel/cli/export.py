@@ -13,7 +13,9 @@ import click
 
 @click.command()
 @click.option(
-    "--threads", type=click.IntRange(1, 64), help="Receivers served at once.  [SENTINEL_EXPORT_THREADS, default 4]"
+    "--threads",
+    type=click.IntRange(1, 64),
+    help="Receivers sent to at the same time.  [SENTINEL_EXPORT_THREADS, default 4]",
 )
 def command(**options: Any) -> None:
     """Send events to their receivers until SIGTERM or Ctrl-C.

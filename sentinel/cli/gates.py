@@ -58,13 +58,20 @@ def group() -> None:
     "--cases", type=click.Path(path_type=Path, dir_okay=False), help="Labelled cases; default: the shipped ones."
 )
 @click.option(
-    "--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here too."
+    "--report",
+    "report_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the report to this file.",
 )
 @click.option(
-    "--record/--no-record", default=False, help="Record the report: `sentinel switches on` needs a recorded one."
+    "--record/--no-record",
+    default=False,
+    help="Record the report in the database: `sentinel switches on` needs a recorded one.",
 )
 @click.option(
-    "--simulate-systems", is_flag=True, help="Simulate outside systems and the model critic; else not covered."
+    "--simulate-systems",
+    is_flag=True,
+    help="Simulate outside systems and the model critic; without it, cases that need them are not covered.",
 )
 @click.option(
     "--sandbox",
@@ -78,23 +85,25 @@ def group() -> None:
     show_default=True,
     help="Seconds that the replay may take.",
 )
-@click.option("--as", "email", metavar="EMAIL", help="E-mail of the approver who records it.")
+@click.option(
+    "--as", "email", metavar="EMAIL", help="E-mail of the approver who records the report; required with --record."
+)
 @click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
-              help="Folder with the policies, routes and switches that are tried.")  # fmt: skip
+              help="Folder with the policies, routes and switches to test.")  # fmt: skip
 @tenant_option
 @json_option
 def run(
     scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, sandbox: bool, timeout: float,
     email: str | None, directory: Path | None, tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
+    """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless the gate passes."""
     if report_file is not None:
         _refuse_unwritable(report_file)
     if record and email is None:
-        raise InvalidUsage("say who records the report: --as EMAIL")
+        raise InvalidUsage("--record needs --as EMAIL, the approver who records the report")
     if simulate_systems and sandbox:
         raise InvalidUsage(
-            "a system is either simulated or a sandbox: --simulate-systems and --sandbox do not go together"
+            "--simulate-systems and --sandbox do not go together: a system is either simulated or a sandbox"
         )
     systems = {"simulate_systems": simulate_systems, "sandbox": _sandbox() if sandbox else {}}
     folder = directory or policies_dir()
@@ -152,14 +161,14 @@ def _switch_of(declared_switches: DeclaredSwitches, scenario: str) -> DeclaredSw
         raise InvalidUsage(f"the file of switches cannot be used: {declared_switches.fault}")
     gated = {one.gate: one for one in declared_switches.switches.values() if one.gate is not None}
     if scenario not in gated:
-        raise InvalidUsage(f"no switch has the gate {scenario[:64]}; there are: {', '.join(gated)}")
+        raise InvalidUsage(f"no switch has the gate {scenario[:64]}; the gates are: {', '.join(gated)}")
     return gated[scenario]
 
 
 def _policy_of(policies: ReloadablePolicies, switch: DeclaredSwitch) -> CompiledPolicy:
     found = [one for one in policies.library.policies if one.policy.policy_id == switch.policy]
     if not found:
-        raise InvalidUsage(f"there is no policy {switch.policy}, which is to cover {switch.name}")
+        raise InvalidUsage(f"there is no policy {switch.policy}, which the switch {switch.name} needs")
     return found[0]
 
 
@@ -184,12 +193,12 @@ def _replayed(
             output, _ = program.communicate(orjson.dumps(job), timeout=timeout)
         except subprocess.TimeoutExpired:
             raise InvalidUsage(
-                f"the replay did not end within {timeout:g} s: give it longer with --timeout, or fewer cases"
+                f"the replay did not end within {timeout:g} s: allow more with --timeout, or use fewer cases"
             ) from None
         finally:
             _end(program)  # before its database is dropped, which it would report as errors
     if program.returncode != 0:
-        raise InvalidUsage("the replay gave no report")
+        raise InvalidUsage("the replay ended without a report")
     found: dict[str, Any] = orjson.loads(output)
     return found
 
@@ -247,7 +256,7 @@ def _job(
     caps = dict(policy.policy.numbers.get(_CAP + scenario, {}))
     if not caps:
         raise InvalidUsage(
-            f"policy {policy.policy.policy_id} has no {_CAP}{scenario}: what one refund may be is not known"
+            f"policy {policy.policy.policy_id} has no {_CAP}{scenario}, so the highest amount of one refund is not known"
         )
     return {
         "scenario": scenario, "action": _ACTION + scenario, "switch": switch.name, "cases": str(cases.resolve()),
@@ -272,7 +281,7 @@ def windows_of(policy: CompiledPolicy, scenario: str, currency: str) -> list[dic
         limit = one.limit
         if currency not in limit.cap:
             raise InvalidUsage(
-                f"limit {limit.limit_id} has no cap in {currency}, which {_CAP}{scenario} has: its refunds are denied"
+                f"limit {limit.limit_id} has no cap in {currency}, although {_CAP}{scenario} has one: every refund in {currency} is denied"
             )
         found.append({
             "id": limit.limit_id, "currency": currency, "kind": limit.window.value, "seconds": limit.window_seconds,

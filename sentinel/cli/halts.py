@@ -36,7 +36,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--all", "lifted_too", is_flag=True, help=f"Include lifted halts, the newest {MOST_LIFTED}.")
+@click.option("--all", "lifted_too", is_flag=True, help=f"Also list lifted halts, the newest {MOST_LIFTED}.")
 @tenant_option
 @json_option
 def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
@@ -48,7 +48,7 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
         else:
             rows = list_halts(pool, owner)
     if left_out:
-        more = f"There are more lifted halts than these {MOST_LIFTED}; the events halt_set and halt_lifted name all."
+        more = f"There are more lifted halts than these {MOST_LIFTED}; the events halt_set and halt_lifted record all of them."
         click.echo(more, err=True)
     show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is halted.")
 
@@ -57,9 +57,9 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 @click.option("--scope", type=click.Choice(SCOPES), required=True, help="What to stop; global stops every tenant.")
 @click.option("--target", default="", help='The agent, action (or "refund.*") or scenario.')
 @click.option(
-    "--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What the agents' heartbeat says."
+    "--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents see in their heartbeat."
 )
-@reason_option("Why; kept with the halt.")
+@reason_option("Reason; recorded with the halt.")
 @click.option(
     "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
 )
@@ -79,7 +79,7 @@ def set_(
 
 @group.command()
 @click.argument("halt_id", metavar="ID")
-@reason_option("Why; kept as evidence.")
+@reason_option("Reason; recorded as evidence.")
 @click.option(
     "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
 )

@@ -11,15 +11,18 @@ def group() -> None:
 
 
 @group.command("claude-code")
-@click.option("--url", default="http://127.0.0.1:7860", show_default=True, help="The authority.")
-@click.option("--key-file", required=True, help="A file with the agent's key, mode 0600.")
+@click.option("--url", default="http://127.0.0.1:7860", show_default=True, help="Address of the authority.")
+@click.option("--key-file", required=True, help="File with the agent's key, mode 0600.")
 @click.option("--agent", required=True, help="The agent's id.")
-@click.option("--tools", required=True, help="tools.yaml.")
-@click.option("--facts", help="A JSON object with what is true of every call; a tool is told what it declares.")
-@click.option("--act-within", metavar="SECONDS", help="How long a tool may take once it is started.")
+@click.option("--tools", required=True, help="The file tools.yaml.")
+@click.option(
+    "--facts",
+    help="File with facts of every call, a JSON object; each tool gets those that it declares.",
+)
+@click.option("--act-within", metavar="SECONDS", help="How long a tool may take after its start.")
 @click.option(
     "--pending", type=click.Choice(["deny", "defer"]), default="deny", show_default=True,
-    help="What a call that waits for a person gets.",
+    help="Decision about a call that waits for a person.",
 )  # fmt: skip
 def claude_code(**options: str | None) -> None:
     """A hook of Claude Code's settings: PreToolUse, PostToolUse or PostToolUseFailure.

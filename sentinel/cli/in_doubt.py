@@ -35,7 +35,7 @@ def group() -> None:
 @tenant_option
 @json_option
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
-    """List operations in doubt, longest first; amounts are in minor units and stay held.
+    """List operations in doubt, those in doubt longest first; amounts are in minor units and stay held.
 
     Until `act_until` somebody may still act, and "not executed" is refused. The reason `contradiction` means that a
     success was reported after a person had said "not executed": that action of that agent is halted, and `resolve
@@ -48,13 +48,15 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("operation_id", metavar="OPERATION")
-@click.option("--executed/--not-executed", default=None, help="Whether it happened: captures or frees its budget.")
-@reason_option("How you know; kept as evidence.", "--evidence")
+@click.option(
+    "--executed/--not-executed", default=None, help="Whether it was executed: captures or releases its budget."
+)
+@reason_option("How you know; recorded as evidence.", "--evidence")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who resolves it.")
 @click.option(
     "--since",
     metavar="MOMENT",
-    help="The `in_doubt_since` that you looked at (`list --json`); refused when the doubt is another one by now.",
+    help="The operation's `in_doubt_since` when you looked at it (`list --json`); refused if it has been put in doubt again since.",
 )
 @tenant_option
 @json_option
@@ -73,7 +75,7 @@ def resolve(
     Where the reason is `contradiction`, "not executed" needs `--since`.
     """
     if executed is None:
-        raise click.UsageError("say --executed or --not-executed")
+        raise click.UsageError("give --executed or --not-executed")
     looked_at = None if since is None else moment_of(since, "since")
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)

@@ -38,30 +38,30 @@ COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """Agent keys: make, list, rotate, revoke."""
+    """Agent keys: create, list, rotate, revoke."""
 
 
 def _show_once(issued: IssuedKey, as_json: bool) -> None:
-    note = f"Key {issued.key_id}. It is shown this once; keep it where the agent reads it."
+    note = f"Key {issued.key_id}. It is shown only once; store it where the agent reads it."
     show_secret(issued, as_json, issued.key, note)
 
 
 @group.command()
-@click.option("--agent-id", help="Bind the key to this agent; without it, any agent of the tenant.")
-@click.option("--label", default="", help="What it is for.")
+@click.option("--agent-id", help="Bind the key to this agent; without it, the key is for any agent of the tenant.")
+@click.option("--label", default="", help="What the key is for.")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
-              help="Scope: what it may do; may be given several times.")  # fmt: skip
-@click.option("--worker", is_flag=True, help="A worker's: its word counts on facts with `vouched_by: worker`.")
-@click.option("--expires-days", type=int, help="End after this many days; without it, never.")
-@click.option("--owner", metavar="EMAIL", help="Key owner: the operator who can then never approve what the key asks.")
-@click.option("--test", is_flag=True, help="Make a snt_test_ key.")
+              help="What the key may do; may be given several times.")  # fmt: skip
+@click.option("--worker", is_flag=True, help="A worker's key: it vouches for facts with `vouched_by: worker`.")
+@click.option("--expires-days", type=int, help="Days until the key expires; without it, it never does.")
+@click.option("--owner", metavar="EMAIL", help="Key owner: this operator can then never approve what the key asks for.")
+@click.option("--test", is_flag=True, help="Create a key that begins with snt_test_.")
 @tenant_option
 @json_option
 def create(
     agent_id: str | None, label: str, scopes: tuple[str, ...], worker: bool, expires_days: int | None, owner: str | None, test: bool,
     tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Create a key and print it, this once."""
+    """Create a key and print it; it is shown only once."""
     with open_pool(login=SUPERUSER) as pool:
         tenant_id = tenant_of(pool, tenant)
         owner_id = known_operator(pool, tenant_id, owner).operator_id if owner else None
@@ -97,12 +97,12 @@ def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
 @group.command()
 @click.argument("key_id", metavar="KEY_ID")
 @click.option("--overlap-hours", type=click.IntRange(0, 24 * 90), default=OVERLAP_SECONDS // 3600, show_default=True,
-              help="How long the old key still works.")  # fmt: skip
-@click.option("--expires-days", type=int, help="End the new key after this many days; without it, never.")
+              help="Hours for which the old key still works.")  # fmt: skip
+@click.option("--expires-days", type=int, help="Days until the new key expires; without it, it never does.")
 @tenant_option
 @json_option
 def rotate(key_id: str, overlap_hours: int, expires_days: int | None, tenant: str | None, as_json: bool) -> None:
-    """Create a successor of a key, with the same rights, and print it, this once."""
+    """Create a successor of a key, with the same rights, and print it; it is shown only once."""
     with open_pool(login=SUPERUSER) as pool:
         issued = rotate_key(
             pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"),

@@ -32,7 +32,9 @@ def command(**given: Any) -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("sentinel"):
             raise
-        raise click.UsageError(f"mcp-proxy wants the extra mcp: there is no {missing.name} here") from missing
+        raise click.UsageError(
+            f"mcp-proxy needs the extra `mcp`: the package {missing.name} is not installed"
+        ) from missing
     words: list[str] = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"

@@ -25,6 +25,6 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))
     elif before == after:
-        click.echo(f"The database is at revision {after} already; grants applied.")
+        click.echo(f"The database is already at revision {after}; grants applied.")
     else:
-        click.echo(f"The database went from {before or 'empty'} to revision {after}; grants applied.")
+        click.echo(f"The database was migrated from {before or 'empty'} to revision {after}; grants applied.")

@@ -32,7 +32,7 @@ COLUMNS = ("email", "role", "active", "created_at", "operator_id")
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """The people who approve, halt and look."""
+    """The people who approve, set halts and view the records."""
 
 
 @group.command()
@@ -41,12 +41,12 @@ def group() -> None:
     "--role",
     type=click.Choice(ROLES),
     required=True,
-    help="viewer looks, approver decides, admin also lifts and resolves.",
+    help="viewer: view only; approver: decide approvals; admin: also lift halts and resolve operations in doubt.",
 )
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the person's own password from standard input; else one is made, shown once, and good only to set their own.",
+    help="Read the person's password from standard input; without it, a one-time password to set their own with is created and shown once.",
 )
 @tenant_option
 @json_option
@@ -61,7 +61,7 @@ def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_j
     if password_stdin:
         show(made, as_json, f"{made['email']} is {role}.")
     else:
-        told = f"{made['email']} is {role}. Password to set their own with, shown this once: {password}"
+        told = f"{made['email']} is {role}. One-time password to set their own with, shown only once: {password}"
         show({**made, "password": password}, as_json, told)
 
 
@@ -108,7 +108,7 @@ def sign_out_everybody(tenant: str | None, as_json: bool) -> None:
     """
     with open_pool(login=SUPERUSER) as pool:
         count = end_access_of_everybody(pool, tenant_of(pool, tenant))
-    show({"operators": count}, as_json, f"The sessions and tokens of {count} operators are over.")
+    show({"operators": count}, as_json, f"The sessions and tokens of {count} operators were ended.")
 
 
 @group.command()
@@ -119,7 +119,7 @@ def reactivate(email: str, tenant: str | None, as_json: bool) -> None:
     """Reactivate an operator, who may sign in again."""
     with open_pool(login=SUPERUSER) as pool:
         reactivate_operator(pool, tenant_of(pool, tenant), email=email)
-    show({"email": email, "active": True}, as_json, f"{email} may sign in.")
+    show({"email": email, "active": True}, as_json, f"{email} may sign in again.")
 
 
 @group.command("confirm")
@@ -130,7 +130,9 @@ def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
     """Confirm that an account that an administrator made or changed is its owner's; on the console a second administrator does."""
     with open_pool(login=SUPERUSER) as pool:
         waited = confirm(pool, tenant_of(pool, tenant), email=email)
-    told = f"{email} counts as a person of their own." if waited else f"{email} waits for no confirmation."
+    told = (
+        f"{email} is confirmed as a person of their own." if waited else f"{email} was not waiting for a confirmation."
+    )
     show({"email": email, "confirmed": True}, as_json, told)
 
 
@@ -142,5 +144,5 @@ def reset_second_factor_(email: str, tenant: str | None, as_json: bool) -> None:
     """Remove the second factor of an operator who lost it; their sessions and tokens end, and the password alone signs in again."""
     with open_pool(login=SUPERUSER) as pool:
         was_there = reset_second_factor(pool, tenant_of(pool, tenant), email=email)
-    told = f"{email} has no second factor any more." if was_there else f"{email} had no second factor."
+    told = f"The second factor of {email} was removed." if was_there else f"{email} had no second factor."
     show({"email": email, "was_there": was_there}, as_json, told)

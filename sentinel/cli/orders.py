@@ -70,11 +70,11 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @click.argument("order_id", metavar="ORDER")
 @click.argument("decision", type=click.Choice([*DECISIONS, RETRY]))
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
-@reason_option("Why; kept with the order.")
+@reason_option("Reason; recorded with the order.")
 @click.option(
     "--status",
     type=click.Choice(STATUSES),
-    help="The status you looked at (`list`); refused where the order stands elsewhere by now. retry must have it.",
+    help="The order's status when you looked at it (`list`); refused if the order has another status now. Required for retry.",
 )
 @tenant_option
 @json_option

@@ -145,7 +145,7 @@ def _amounts_in_words(values: Mapping[str, str]) -> str:
 def test(directory: Path | None, as_json: bool) -> None:
     """Run the cases of `cases/*.yaml` and `tool_cases.yaml`, which name the wanted operation, decision and reasons.
 
-    Says also what no case reaches. Exit 1 on a failure. A folder may lack either or both; where there is no case at
+    Also lists what no case reaches. Exit 1 on a failure. A folder may lack either or both; where there is no case at
     all, standard error says so.
     """
     folder = directory or policies_dir()
@@ -154,7 +154,7 @@ def test(directory: Path | None, as_json: bool) -> None:
     results: list[CaseResult | ToolCaseResult] = [*report.results, *tools.results]
     passed = not any(result.problem for result in results)
     if not results:
-        click.echo(f"no case in {folder / 'cases'} and none of a tool: nothing was tried", err=True)
+        click.echo(f"no policy case in {folder / 'cases'} and no tool case: nothing was tested", err=True)
     if as_json:
         click.echo(json.dumps({
             "passed": passed, "never_matched": list(report.never_matched),
@@ -170,7 +170,7 @@ def test(directory: Path | None, as_json: bool) -> None:
         reached = effects - len(report.never_matched)
         click.echo(
             f"rule coverage: {reached} of {effects}"
-            + (f"; never: {', '.join(report.never_matched)}" if report.never_matched else "")
+            + (f"; never matched: {', '.join(report.never_matched)}" if report.never_matched else "")
         )
         if tools.unreached:
             click.echo(f"tools without a case: {', '.join(tools.unreached)}")

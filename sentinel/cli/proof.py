@@ -101,7 +101,7 @@ def _pack_in(file: Any) -> dict[str, Any]:
 def _refuse_fractions(value: Any, path: str) -> None:
     """Raise `InvalidInput` for a fraction: no pack contains one, and the canonical form that is hashed has none."""
     if isinstance(value, Decimal):
-        raise InvalidInput.of(path, "is a fraction, and no proof pack holds one")
+        raise InvalidInput.of(path, "must not be a fraction: no proof pack contains one")
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, member in members:
         _refuse_fractions(member, f"{path}.{name}")

@@ -68,7 +68,7 @@ def _database(url: str | None) -> Iterator[str]:
         server = named or url
         beside = _beside(server, stack) if server else None
         if beside is None and named:
-            raise UnsafeConfiguration(f"{SERVER}: its login must be able to make databases and roles")
+            raise UnsafeConfiguration(f"{SERVER}: its login must be able to create databases and roles")
         if beside is None:
             beside = _beside(_own_server(stack), stack)
         assert beside is not None

@@ -22,7 +22,7 @@ import click
     type=click.IntRange(0, 300),
     default=20,
     show_default=True,
-    help="How long SIGTERM waits for requests in progress.",
+    help="Seconds that requests in progress may take after SIGTERM.",
 )
 def command(graceful_seconds: int, **options: Any) -> None:
     """Run the authority until SIGTERM or Ctrl-C; SIGHUP reloads the policies.

@@ -52,7 +52,7 @@ def _gate(state: GateState) -> str:
     verdict = f"closed: {REFUSALS[state.refusal]}" if state.refusal else "open"
     if state.report_id is None:
         return verdict
-    same = "the" if state.policy_digest == state.digest_in_force else "not the"
+    same = "made with the" if state.policy_digest == state.digest_in_force else "not made with the"
     return (
         f"{verdict}; report of {_age(state.age_seconds or 0)} ago, {state.correct} of {state.cases} right,"
         f" {state.wrong_executions} wrong executions, {same} policy in force"
@@ -70,13 +70,13 @@ def _book(directory: Path | None) -> DeclaredSwitches:
 
 DIRECTORY = click.option(
     "--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
-    help="Folder with switches.yaml; the authority's.",
+    help="Folder with switches.yaml, the same as the authority's.",
 )  # fmt: skip
 
 
 @click.group(cls=OneLineErrors)
 def group() -> None:
-    """List scenario switches, turn them on and off."""
+    """List scenario switches, and turn them on or off."""
 
 
 @group.command("list")
@@ -93,7 +93,7 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
         return
     if declared_switches.fault:
         click.echo(
-            f"Warning: everything is off, because the file of switches cannot be used: {declared_switches.fault}",
+            f"Warning: every switch is off, because the file of switches cannot be used: {declared_switches.fault}",
             err=True,
         )
     show_rows([_table_row(row) for row in rows], COLUMNS, as_json=False, empty="There is no switch.")
@@ -101,8 +101,13 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--canary", type=click.IntRange(0, 100), metavar="PERCENT", help="For how many percent of the accounts.")
-@reason_option("Why; kept as evidence.")
+@click.option(
+    "--canary",
+    type=click.IntRange(0, 100),
+    metavar="PERCENT",
+    help="Percentage of the accounts; required if the switch has a launch gate, else 100 by default.",
+)
+@reason_option("Reason; recorded as evidence.")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who turns it on.")
 @DIRECTORY
 @tenant_option
@@ -114,7 +119,7 @@ def on(
     declared_switches = _book(directory)
     if canary is None:
         if declared_switches.fault is None and known_switch(declared_switches, name).gate is not None:
-            raise InvalidUsage(f"say for how many percent {name} is turned on: --canary 5")
+            raise InvalidUsage(f"{name} has a launch gate: give the percentage of accounts, e.g. --canary 5")
         canary = 100
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
@@ -124,7 +129,7 @@ def on(
 
 @group.command()
 @click.argument("name")
-@reason_option("Why; kept as evidence.")
+@reason_option("Reason; recorded as evidence.")
 @click.option(
     "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
 )

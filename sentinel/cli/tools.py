@@ -38,13 +38,13 @@ def group() -> None:
 def list_(directory: Path | None, as_json: bool) -> None:
     """List every mapped tool: its action, arguments, key and the facts that the program must give."""
     rows = [_row(one) for one in _table(directory).mappings]
-    show_rows(rows, ("tool", "action", "arguments", "facts", "key"), as_json=as_json, empty="no tool is mapped")
+    show_rows(rows, ("tool", "action", "arguments", "facts", "key"), as_json=as_json, empty="No tool is mapped.")
 
 
 @group.command()
 @click.argument("tool")
 @click.argument("arguments", type=click.File("rb"))
-@click.option("--facts", type=click.File("rb"), help="What the program says, as a JSON object.")
+@click.option("--facts", type=click.File("rb"), help="File with the facts that the program gives, as a JSON object.")
 @DIRECTORY
 @json_option
 def explain(tool: str, arguments: BinaryIO, facts: BinaryIO | None, directory: Path | None, as_json: bool) -> None:
@@ -70,7 +70,7 @@ def _table(directory: Path | None) -> ToolTable:
 def _explained(table: ToolTable, tool: str, arguments: bytes, facts: bytes, folder: Path) -> dict[str, Any]:
     server, slash, name = tool.partition("/")
     if not slash:
-        raise InvalidUsage('name the tool as "server/tool"')
+        raise InvalidUsage('TOOL must have the form "server/tool"')
     if table.find(server, name) is None:
         known = [one.name for one in table.mappings]
         raise NotFound(f"{tool} is not mapped: every call of it is denied ({nearest(tool, known) or ', '.join(known)})")

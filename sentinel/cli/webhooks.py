@@ -120,7 +120,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
     """List receivers, and how many events each is behind."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_endpoints(pool, tenant_of(pool, tenant))
-    show_rows(_table_rows(rows, as_json), COLUMNS, as_json=as_json, empty="Nobody is sent events.")
+    show_rows(_table_rows(rows, as_json), COLUMNS, as_json=as_json, empty="There is no receiver of events.")
 
 
 @group.command()
@@ -156,14 +156,14 @@ def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
     message = test_message(tenant_id, found.endpoint_id, new_id(), now)
     error = webhook_receiver(settings).post(claim, message)
     if error is not None:
-        raise Conflict(f"the receiver did not take it: {_why(error)}")
-    show({"endpoint_id": webhook_id, "taken": True}, as_json, "The receiver took it.")
+        raise Conflict(f"the receiver did not accept the message: {_why(error)}")
+    show({"endpoint_id": webhook_id, "taken": True}, as_json, "The receiver accepted the message.")
 
 
 @group.command()
 @click.argument("webhook_id", metavar="WEBHOOK_ID")
 @click.option("--overlap-hours", type=click.IntRange(0, 24 * 90), default=OVERLAP_SECONDS // 3600, show_default=True,
-              help="How long the old secret signs too.")  # fmt: skip
+              help="Hours for which messages are also signed with the old secret.")  # fmt: skip
 @tenant_option
 @json_option
 def rotate(webhook_id: str, overlap_hours: int, tenant: str | None, as_json: bool) -> None:
@@ -223,13 +223,17 @@ def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: 
         asked = resend(
             pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"), about
         )  # fmt: skip
-    show({"endpoint_id": webhook_id, "asked": asked}, as_json, f"Asked for {asked}; `sentinel export` sends them.")
+    show(
+        {"endpoint_id": webhook_id, "asked": asked},
+        as_json,
+        f"Dead letters that `sentinel export` will send again: {asked}.",
+    )
 
 
 @group.command("discard")
 @click.argument("webhook_id", metavar="WEBHOOK_ID")
 @click.argument("event_id", metavar="[EVENT_ID]", required=False)
-@reason_option("Why; kept as evidence.", most=500)
+@reason_option("Reason; recorded as evidence.", most=500)
 @tenant_option
 @json_option
 def discard(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
@@ -238,4 +242,4 @@ def discard(webhook_id: str, event_id: str | None, reason: str, tenant: str | No
         about = as_uuid(event_id, "EVENT_ID") if event_id else None
         actor = local_administrator(tenant_of(pool, tenant))
         count = discard_dead_letters(pool, actor, as_uuid(webhook_id, "WEBHOOK_ID"), about, reason=reason)
-    show({"endpoint_id": webhook_id, "discarded": count}, as_json, f"Discarded: {count}.")
+    show({"endpoint_id": webhook_id, "discarded": count}, as_json, f"Dead letters discarded: {count}.")

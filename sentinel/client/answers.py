@@ -178,16 +178,16 @@ class GuardAnswer:
     agent_id: str
     idempotency_key: str
     decision: str = field(metadata=_required("The recorded decision.", text, "ALLOW", "APPROVAL_REQUIRED", "DENY"))
-    status: str = field(metadata=_required("Where the operation stands now.", text, *_DECISIONS_OF_STATUS))
-    reason_code: str = field(metadata=_required("Why, as a stable name.", text))
-    reason: str = field(metadata=_required("Why, as a sentence.", _reason))
+    status: str = field(metadata=_required("The operation's current status.", text, *_DECISIONS_OF_STATUS))
+    reason_code: str = field(metadata=_required("The reason, as a stable name.", text))
+    reason: str = field(metadata=_required("The reason, as a sentence.", _reason))
     operation_id: str = field(metadata=_required("The operation that the key is bound to.", uuid_text))
     decision_event_id: str = field(metadata=_required("The recorded event of the decision.", uuid_text))
-    resource: str = field(metadata=_required("As asked; the action where nothing was.", text))
-    risk_class: str = field(metadata=_required('As asked; "standard" where nothing was.', text))
+    resource: str = field(metadata=_required("As in the request; the action if the request has none.", text))
+    risk_class: str = field(metadata=_required('As in the request; "standard" if the request has none.', text))
     policy_id: str | None = field(default=None, metadata=_required("The policy that decided.", optional_text))
-    policy_version: str | None = field(default=None, metadata=_required("Its version.", optional_text))
-    policy_label: str | None = field(default=None, metadata=_required("Its name for people.", optional_text))
+    policy_version: str | None = field(default=None, metadata=_required("The policy's version.", optional_text))
+    policy_label: str | None = field(default=None, metadata=_required("The policy's name for people.", optional_text))
     latency_ms: int | None = field(
         default=None, metadata=_required("How long the decision took, in milliseconds.", optional_count)
     )
@@ -202,21 +202,28 @@ class GuardAnswer:
         default=None, metadata=_optional("Until when the permit may be redeemed.", optional_moment)
     )
     approval_id: str | None = field(
-        default=None, metadata=_optional("The approval that was asked for.", _optional_uuid)
+        default=None, metadata=_optional("The approval that the operation needs.", _optional_uuid)
     )
     expires_at: datetime | None = field(
         default=None, metadata=_optional("Until when people may decide the approval.", optional_moment)
     )
-    approver: str | None = field(default=None, metadata=_optional("Who approved it.", optional_text))
-    approved_at: datetime | None = field(default=None, metadata=_optional("When it was approved.", optional_moment))
+    approver: str | None = field(
+        default=None, metadata=_optional("The person who approved the operation.", optional_text)
+    )
+    approved_at: datetime | None = field(
+        default=None, metadata=_optional("When the operation was approved.", optional_moment)
+    )
     outcome: str | None = field(
-        default=None, metadata=_optional('What was reported; "error" means unknown.', optional_text, "success", "error")
+        default=None,
+        metadata=_optional(
+            'The reported outcome; "error" means that it is unknown.', optional_text, "success", "error"
+        ),
     )
     resolution: str | None = field(
         default=None,
         metadata=_optional(
-            "A person said that it was not executed: it is never started again under this key. Beside the outcome `success` a report says the"
-            " contrary, and nobody has decided yet; gone once a person says that it was executed.",
+            "A person resolved the operation as not executed: it is never started again under this key. With the outcome `success`, a report says the"
+            " contrary and is not resolved yet; absent once a person resolves the operation as executed.",
             optional_text, "not_executed",
         ),
     )  # fmt: skip
@@ -488,7 +495,7 @@ def switches_answer(body: Mapping[str, Any]) -> Switches:
 def switched_off(body: Mapping[str, Any], name: str) -> bool:
     """Read a 200 body of `switches/off` about this switch. Returns False if it was off already."""
     if body.get("switch") != name or body.get("on") is not False:
-        malformed("the switch is not said to be off")
+        malformed("the answer does not say that the switch is off")
     return not flag(body, "already")
 
 
@@ -507,5 +514,5 @@ def _switch(body: Mapping[str, Any]) -> SwitchState:
 def _halt(body: Mapping[str, Any]) -> HaltInForce:
     scope, target, level = text(body, "scope"), body.get("target"), text(body, "level")
     if scope not in _SCOPES or level not in _LEVELS or not isinstance(target, str):
-        malformed(f"a halt of scope {scope[:20]!r} and level {level[:20]!r}")
+        malformed(f"a halt with scope {scope[:20]!r} and level {level[:20]!r}")
     return HaltInForce(scope, target, level)

@@ -63,7 +63,7 @@ class _Run:
 
     def _question(self) -> GuardQuestion:
         if callable(self._given["idempotency_key"]) or callable(self._given["params"]):
-            raise TypeError("a key or params made from arguments need the decorator form")
+            raise TypeError("idempotency_key or params that are made from arguments can only be used in a decorator")
         question: dict[str, Any] = {**self._given, "params": self._given["params"] or {}}
         return question  # type: ignore[return-value]
 
@@ -143,7 +143,9 @@ class Guarded(_Run):
         """Wrap `function` so that each call is one guarded run. Raises `TypeError` for a coroutine or generator
         function, whose work is not over when it returns."""
         if runs_as(function) != "plain":
-            raise TypeError(f"{function!r} is not over when it returns: guard a coroutine function by an AsyncClient")
+            raise TypeError(
+                f"{function!r} has not done its work when it returns: guard a coroutine function with an AsyncClient"
+            )
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -199,10 +201,10 @@ class AsyncGuarded(_Run):
         """
         runs = runs_as(function)
         if runs == "generator":
-            raise TypeError(f"{function!r} is a generator function, which is not over when it returns")
+            raise TypeError(f"{function!r} is a generator function, which has not done its work when it returns")
         if runs == "plain":
             raise TypeError(
-                f"{function!r} is no coroutine function: guard a plain function by a Client, or make it one"
+                f"{function!r} is not a coroutine function: guard it with a Client, or make it a coroutine function"
             )
 
         @functools.wraps(function)

@@ -130,7 +130,9 @@ class ResolvedNotExecuted(Conflict):
     code = "resolved-not-executed"
 
     def __init__(self) -> None:
-        super().__init__("a person said that this was not executed; it is never started again under this key")
+        super().__init__(
+            "a person resolved this operation as not executed; it can never be started again under this key"
+        )
 
 
 class StillActing(Conflict):
@@ -142,7 +144,7 @@ class StillActing(Conflict):
         utc = act_until.astimezone(timezone.utc)  # noqa: UP017 - Python 3.10 has no UTC
         moment = utc.isoformat(timespec="seconds").replace("+00:00", "Z")
         super().__init__(
-            f"whoever started it may act until {moment}, unless it reports an error before; say then that it was not executed"
+            f"the caller that started it may still act until {moment}, unless it reports an error earlier; resolve it as not executed after that"
         )
         self.act_until = act_until
 
@@ -183,7 +185,7 @@ class TooManyOpenPermits(RateLimited):
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(
             retry_after_seconds,
-            "This key has too many permits that nobody started. Start them, or wait until they run out.",
+            "This key has too many permits that were not started. Start them, or wait until they expire.",
         )
 
 
@@ -195,7 +197,7 @@ class TooManyOpenQuestions(RateLimited):
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(
             retry_after_seconds,
-            "This key has asked people too much that nobody has decided. Wait until it is decided or expires.",
+            "This key has too many pending approvals. Wait until they are decided or expire.",
         )
 
 
@@ -209,7 +211,9 @@ class MayBeRecorded(EngineUnavailable):
     """The connection was lost while a person's act was recorded, so it may be recorded: look first, for a repeat may be refused."""
 
     def __init__(self) -> None:
-        super().__init__("the connection was lost, and this may be recorded: look before you send it again")
+        super().__init__(
+            "the database connection was lost, and the change may or may not be recorded: check before you send it again"
+        )
 
 
 class WorkerNotRunning(SentinelError):

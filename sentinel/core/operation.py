@@ -251,7 +251,7 @@ def _normal(value: Any, path: _Path) -> Any:
 
 def _key(key: str, path: _Path) -> str:
     if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
-        raise InvalidInput.of(_written(path), f"field names are printable ASCII of 1 to {MAX_KEY} characters")
+        raise InvalidInput.of(_written(path), f"field names must have 1 to {MAX_KEY} printable ASCII characters")
     return key
 
 

@@ -33,7 +33,7 @@ def _fraction(text: str) -> Decimal:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("a name appears twice in an object")
     return found
 
 

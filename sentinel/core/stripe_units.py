@@ -33,7 +33,7 @@ def money_of_stripe(amount: int, currency: str) -> Money:
     `KeyError` for an unknown currency."""
     money = Money(our_amount(amount, currency), currency)
     if stripe_amount(money.amount_minor, currency) != amount:
-        raise InvalidInput.of("amount", f"Stripe takes no {amount} of its units of {currency}")
+        raise InvalidInput.of("amount", f"Stripe does not accept an amount of {amount} in its units of {currency}")
     return money
 
 

@@ -67,7 +67,7 @@ def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Calla
     "--data-dir",
     type=click.Path(path_type=Path),
     default=None,
-    help="Folder of the database and everything else.  [SENTINEL_DATA_DIR, default var]",
+    help="Folder for the database and all other files of the demo.  [SENTINEL_DATA_DIR, default var]",
 )
 @_port("--port", "SENTINEL_PORT", 7860, "the authority")
 @_port("--console-port", "SENTINEL_CONSOLE_PORT", 7861, "the console")
@@ -81,13 +81,13 @@ def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Calla
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON line when ready, nothing else on standard output."
 )
-@click.option("--once", is_flag=True, help="Start, run the refund agent over the ledger once, stop.")
+@click.option("--once", is_flag=True, help="Start, process the ledger once with the refund agent, and stop.")
 def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int | None, **given: int) -> None:
     """Start an embedded PostgreSQL, the authority, the refund worker, the order intake, the console and the public board.
 
-    With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
-    Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
-    embedded database where it is set. A signal during the start stops it just as soon: its next stage is not begun.
+    Includes a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and then stops all
+    programs. Starting again continues with the same data; SIGHUP reloads the policies. Uses the database of
+    SENTINEL_DATABASE_URL, where it is set, instead of the embedded one. Ctrl-C and SIGTERM also end a start in progress.
     """
     configure_logs("info")
     data_dir = data_dir or address.data_dir()
@@ -304,7 +304,7 @@ def _post_orders(
 ) -> None:
     fault = post_demo_orders(source, data_dir, access.tenant_id, stop.is_set)
     if fault and not stop.is_set():
-        say(f"Not all demo orders are there: {fault}; see {data_dir / 'log' / 'orders.log'}")
+        say(f"Not all demo orders were posted: {fault}; see {data_dir / 'log' / 'orders.log'}")
 
 
 def _announce(

@@ -86,7 +86,7 @@ def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
                 found[name] = psycopg.conninfo.make_conninfo(**given)
     except psycopg.Error as error:
         raise DemoFailed(
-            f"the login of SENTINEL_DATABASE_URL could not make logins for the demo's programs: {first_line(error)}"
+            f"the login of SENTINEL_DATABASE_URL could not create logins for the demo's programs: {first_line(error)}"
         ) from error
     return found
 

@@ -72,7 +72,7 @@ def post_demo_orders(
         return None
     for body in demo_orders():
         if should_stop():
-            return "the demo is to end"
+            return "the demo is stopping"
         try:
             _post(source, body)
         except urllib.error.HTTPError as error:

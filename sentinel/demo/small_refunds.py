@@ -53,7 +53,7 @@ class SmallRefunds:
             return
         write_private(done, self._access.tenant_id.encode())
         outbox = self._data_dir / "outbox" / "confirmations.jsonl"
-        self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
+        self._say(f"The launch gate passed and {SWITCH} is on. A customer's confirm link is in {outbox}")
 
     def _ran(self, name: str, module: str, *arguments: str, env: Mapping[str, str], stdin: bytes = b"") -> bool:
         """Run a command and return whether it succeeded; its output is in the log of this name."""
@@ -82,7 +82,7 @@ class SmallRefunds:
         return True
 
     def _stays_off(self, why: str) -> None:
-        self._say(f"The small refunds stay off: {why}")
+        self._say(f"The demo's small refunds are not set up: {why}")
 
     def _email(self, role: str) -> str:
         return next(person["email"] for person in self._access.operators if person["role"] == role)

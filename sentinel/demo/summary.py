@@ -48,14 +48,14 @@ def reloaded_text(directory: Path, database_url: str) -> str:
         library = PolicyLibrary.load(directory)
         refuse_unknown_zones_at(with_role(database_url, AUTHORITY), directory, library)
     except PolicyError as error:
-        return f"{error.explain()}\nThe policies are not reloaded; the last good ones stay in force."
+        return f"{error.explain()}\nThe policies were not reloaded; the last valid ones stay in force."
     return "Policies reloaded: " + ", ".join(one.policy.version for one in library.policies)
 
 
 def print_stopped() -> None:
     """Print the last line of `--once`."""
     click.echo(
-        "The ledger was gone through once, and everything is stopped. Without --once `sentinel demo` goes on with it."
+        "The ledger was processed once, and everything is stopped. Without --once `sentinel demo` keeps running."
     )
 
 
@@ -72,14 +72,14 @@ def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> N
     # No table: in a narrow terminal it would cut keys and addresses, which are there to be copied.
     for name, value in _addresses(ready):
         click.echo(f"{name:<16} {value}")
-    out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
+    out.print(_table("Metrics, for monitoring only", (), list(metrics.items())))
     out.print(_people(ready))
-    out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
+    out.print("Sign and post an order; in the low lane it is fulfilled, in the other lanes it is shown in the console:")
     # Printed as it is: a line that is folded or coloured cannot be copied.
     click.echo(curl_line(ready.order_source))
     activate = Path(sys.prefix) / "bin" / "activate"
     if activate.is_file():
-        out.print("In another terminal this puts sentinel, worker and retail-refund-agent on its PATH:")
+        out.print("To put sentinel, worker and retail-refund-agent on the PATH of another terminal:")
         click.echo(f". {shlex.quote(str(activate))}")
     out.print("Ctrl-C stops everything; starting again continues with the same data.")
 

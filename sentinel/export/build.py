@@ -74,7 +74,9 @@ def _tenant_of(settings: ExportSettings, pool: Pool) -> uuid.UUID:
     known = [one.tenant_id for one in list_tenants(pool)]
     if settings.tenant_id in known or (settings.tenant_id is None and len(known) == 1):
         return settings.tenant_id or known[0]
-    raise UnsafeConfiguration("SENTINEL_TENANT_ID: say whose events go to the decision log, Slack and mail")
+    raise UnsafeConfiguration(
+        "SENTINEL_TENANT_ID: must be the tenant whose events go to the decision log, Slack and mail"
+    )
 
 
 def run(settings: ExportSettings, stop: threading.Event) -> None:

@@ -30,9 +30,9 @@ def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
     what += f", {parse_money(**amount)}" if amount else ""
     people = data.get("required_people", 1)
     return [
-        f"Approval wanted: {what}",
+        f"Approval needed: {what}",
         f"Why: {' '.join(map(reason_text, data.get('reasons', ())))}",
-        f"By: {counted(people, 'person', 'people')} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
+        f"Needs: {counted(people, 'person', 'people')} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
         f"{console_url.rstrip('/')}/ops/approvals/{data['approval_id']}",
     ]
 

@@ -111,7 +111,7 @@ class EventSender:
         except SentinelError:
             return
         if ended:
-            log.warning("receivers_ended", receivers=ended, cause="no sender has their setting")
+            log.warning("receivers_ended", receivers=ended, cause="no running sender has a setting for them")
 
     def round(self, stop: threading.Event | None = None) -> bool:
         """Resend one requested dead letter, and serve one receiver; return whether there was either. Raises `EngineUnavailable`."""
@@ -212,7 +212,7 @@ class EventSender:
         if letter is None:
             return False
         event = self._deliveries.event_at(letter.feed_tenant_id, letter.position, kinds_of(letter.event_types))
-        error = self._send(letter, [event]) if event else "the event is not there"
+        error = self._send(letter, [event]) if event else "the event was not found"
         EVENTS.labels(letter.kind, "failed" if error else "sent").inc()
         if error == GONE and letter.kind == "webhook":
             self._deliveries.disable_gone(letter)

@@ -39,17 +39,17 @@ class ExportSettings:
     """What the sender of events runs with."""
 
     database_url: str = setting(
-        "SENTINEL_EXPORT_DATABASE_URL", "The authority's database; default SENTINEL_DATABASE_URL, else the embedded one.", ""
+        "SENTINEL_EXPORT_DATABASE_URL", "Address of the authority's database; default SENTINEL_DATABASE_URL, else the embedded one.", ""
     )  # fmt: skip
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     tenant_id: uuid.UUID | None = setting(
         "SENTINEL_TENANT_ID",
-        "Whose events go to the decision log, Slack and mail below; not needed where there is one tenant.",
+        "Tenant whose events go to the decision log, Slack and mail below; needed only where there are several tenants.",
     )
     secrets: tuple[str, ...] = setting(
         "SENTINEL_EXPORT_SECRETS",
         "Secrets that webhooks' signing secrets are derived from, comma separated, newest first, at least 32 characters each; keep old ones until"
-        " every receiver has its new secret. Required with a database of your own; made and kept in the data folder otherwise.",
+        " every receiver has its new secret. Required with a database of your own; else one is made and kept in the data folder.",
         (),
     )
     addresses: str = setting(
@@ -60,31 +60,31 @@ class ExportSettings:
     )
     timeout_seconds: float = setting("SENTINEL_EXPORT_TIMEOUT_SECONDS", "Longest call to a receiver.", 10.0)
     give_up_seconds: int = setting(
-        "SENTINEL_EXPORT_GIVE_UP_SECONDS", "An event that its receiver did not take for so long becomes a dead letter.", 43200
+        "SENTINEL_EXPORT_GIVE_UP_SECONDS", "How long sending an event is retried before it becomes a dead letter.", 43200
     )  # fmt: skip
-    threads: int = setting("SENTINEL_EXPORT_THREADS", "Receivers that are served at once.", 4)
+    threads: int = setting("SENTINEL_EXPORT_THREADS", "Receivers that are sent to at the same time.", 4)
     console_url: str = setting(
         "SENTINEL_EXPORT_CONSOLE_URL", "Address of the console, for links in notices.", "http://127.0.0.1:7861"
     )
     slack_webhook_url: str = setting(
-        "SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook that is told of approvals that wait; none: no notices.", ""
+        "SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook that gets a notice of each new approval; if not set, no notices are sent.", ""
     )  # fmt: skip
     mail_to: str = setting(
-        "SENTINEL_EXPORT_MAIL_TO", "Mail address that is told of approvals that wait, by the mail server of SMTP_HOST; none: no notices.", ""
+        "SENTINEL_EXPORT_MAIL_TO", "Mail address that gets a notice of each new approval, sent by the mail server SMTP_HOST; if not set, no notices are sent.", ""
     )  # fmt: skip
     smtp_host: str = setting("SMTP_HOST", "Mail server; required with SENTINEL_EXPORT_MAIL_TO.", "")
     smtp_port: int = setting("SMTP_PORT", "Port of the mail server.", 587)
     smtp_security: str = setting("SMTP_SECURITY", "starttls, tls, or none (loopback only).", "starttls")
-    smtp_username: str = setting("SMTP_USERNAME", "Account on the mail server; none: no login.", "")
+    smtp_username: str = setting("SMTP_USERNAME", "Account on the mail server; if not set, there is no login.", "")
     smtp_password: str = setting("SMTP_PASSWORD", "Password of that account.", "")
-    smtp_from: str = setting("SMTP_FROM", "Address that mail comes from; required with SENTINEL_EXPORT_MAIL_TO.", "")
+    smtp_from: str = setting("SMTP_FROM", "Address that mail is sent from; required with SENTINEL_EXPORT_MAIL_TO.", "")
     decision_log_url: str = setting(
-        "SENTINEL_EXPORT_DECISION_LOG_URL", "Collector of OPA decision logs: where gzip batches of decisions are posted, such as …/logs.", ""
+        "SENTINEL_EXPORT_DECISION_LOG_URL", "Address of a collector of OPA decision logs, such as …/logs; decisions are posted to it in gzip batches. If not set, none are.", ""
     )  # fmt: skip
     decision_log_token: str = setting(
-        "SENTINEL_EXPORT_DECISION_LOG_TOKEN", "Bearer token for it; none: sent without.", ""
+        "SENTINEL_EXPORT_DECISION_LOG_TOKEN", "Bearer token for the collector; if not set, none is sent.", ""
     )
-    health_host: str = setting("SENTINEL_EXPORT_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_host: str = setting("SENTINEL_EXPORT_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
     health_port: int = setting("SENTINEL_EXPORT_HEALTH_PORT", HEALTH_HELP, 0)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
@@ -156,7 +156,7 @@ def unsafe(settings: ExportSettings) -> list[str]:
     faults = []
     if not settings.secrets:
         faults.append(
-            "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the sender's, as in its environment"
+            "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the same value as the sender"
             " (for a new sender: openssl rand -hex 32)"
         )
     if any(is_weak(secret) for secret in settings.secrets):
@@ -174,9 +174,9 @@ def _mail_faults(settings: ExportSettings) -> list[str]:
         if not getattr(settings, name)
     ]
     if not is_mail_address(settings.mail_to):
-        faults.append("SENTINEL_EXPORT_MAIL_TO: must be one plain mail address")
+        faults.append("SENTINEL_EXPORT_MAIL_TO: must be exactly one mail address, without a name")
     if settings.smtp_security not in ("starttls", "tls", "none"):
         faults.append("SMTP_SECURITY: must be starttls, tls or none")
     elif settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
-        faults.append("SMTP_SECURITY: none is for a mail server on this machine")
+        faults.append("SMTP_SECURITY: none is only for a mail server on this machine")
     return faults

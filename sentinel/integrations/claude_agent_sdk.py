@@ -32,7 +32,7 @@ class ClaudeHooks:
 
     def __init__(self, guard: ToolGuard, *, pending: str = "defer") -> None:
         if guard.wait_seconds:
-            raise ValueError("a hook waits for no person: its guard must have no wait_seconds")
+            raise ValueError("a hook's guard must have no wait_seconds: a hook does not wait for a person")
         self._guard, self._pending = guard, pending
         self._started: dict[str, GuardAnswer] = {}
 

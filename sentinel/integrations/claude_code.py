@@ -65,7 +65,7 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
     from sentinel.tools import read_tool_table
 
     if event not in HOOKS:
-        raise ValueError(f"no hook for {event}")
+        raise ValueError(f"hook_event_name is {event}: there is no hook for it")
     facts = json.loads(options.facts.read_text()) if options.facts else None
     with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
         guard = ToolGuard(read_tool_table(options.tools), client, facts=facts, act_within_seconds=options.act_within)
@@ -102,16 +102,16 @@ def _finished(hook: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentinel hook claude-code", description="A hook of Claude Code, as JSON.")
-    parser.add_argument("--url", default="http://127.0.0.1:7860", help="the authority")
-    parser.add_argument("--key-file", type=Path, required=True, help="a file with the agent's key, mode 0600")
+    parser.add_argument("--url", default="http://127.0.0.1:7860", help="address of the authority")
+    parser.add_argument("--key-file", type=Path, required=True, help="file with the agent's key, mode 0600")
     parser.add_argument("--agent", required=True, help="the agent's id")
-    parser.add_argument("--tools", type=Path, required=True, help="tools.yaml")
+    parser.add_argument("--tools", type=Path, required=True, help="the file tools.yaml")
     parser.add_argument(
-        "--facts", type=Path, help="a JSON object with what is true of every call; a tool is told what it declares"
+        "--facts", type=Path, help="file with facts of every call, a JSON object; each tool gets those that it declares"
     )
-    parser.add_argument("--act-within", type=int, metavar="SECONDS", help="how long a tool may take once it is started")
+    parser.add_argument("--act-within", type=int, metavar="SECONDS", help="how long a tool may take after its start")
     parser.add_argument(
-        "--pending", choices=("deny", "defer"), default="deny", help="what a call that waits for a person gets"
+        "--pending", choices=("deny", "defer"), default="deny", help="decision about a call that waits for a person"
     )
     return parser
 

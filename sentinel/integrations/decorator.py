@@ -34,7 +34,9 @@ def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], 
     def decorate(function: F) -> F:
         runs = runs_as(function)
         if runs == "generator":
-            raise TypeError(f"{function!r} is a generator function: a guarded tool is over when it returns")
+            raise TypeError(
+                f"{function!r} is a generator function: a guarded tool must have done its work when it returns"
+            )
         signature = inspect.signature(function)
         _require_names(signature)
         tool = name or function.__name__
@@ -68,7 +70,9 @@ def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], 
 def _require_names(signature: inspect.Signature) -> None:
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise TypeError(f"a guarded tool's arguments have names; {parameter.name} has none")
+            raise TypeError(
+                f"{parameter.name}: every parameter of a guarded tool must be one that can be passed by name"
+            )
 
 
 def _by_name(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def _absent(
             none[name] = None
         elif parameter.default is not None:
             raise ToolRefused(
-                "malformed_argument", f"{mapping.name}: the argument {name} is None and has another default"
+                "malformed_argument", f"{mapping.name}: the argument {name} is None, but its default is another value"
             )
         elif name not in mapping.arguments:
             del asked[name]

@@ -39,8 +39,8 @@ def protect_agent(agent: Agent[Any], guard: ToolGuard) -> Agent[Any]:
     others = [tool.name for tool in agent.tools if getattr(tool, "_is_agent_tool", False)]
     if agent.mcp_servers or agent.handoffs or others:
         raise ValueError(
-            f"tools of MCP servers and of other agents {others} are not protected: proxy the servers, protect each agent,"
-            " and where one is a tool of another, add it to tools that `protect` made"
+            f"an agent with MCP servers, handoffs or other agents as tools {others} cannot be protected as a whole: put a proxy in front of"
+            " the servers, protect each agent by itself, and add an agent that is a tool to the tools that `protect` made"
         )
     return agent.clone(tools=[protect(tool, guard) for tool in agent.tools])
 
@@ -50,7 +50,7 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
     if not isinstance(tool, FunctionTool):
         raise ValueError(f"{type(tool).__name__} runs outside this process and cannot be protected")
     if tool.needs_approval is not False:
-        raise ValueError(f"{tool.name} has a needs_approval of its own: let the policy ask a person, or leave this tool unprotected")  # fmt: skip
+        raise ValueError(f"{tool.name} must have no needs_approval of its own: let the policy ask a person, or leave this tool unprotected")  # fmt: skip
     # A copy without an error formatter, so that a failure is raised here and not returned as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
     unasked: dict[str, ClientError] = {}  # refusals met in `needs_approval`, by call id, until `invoke` tells the model

@@ -62,7 +62,7 @@ class SentinelCapability(AbstractCapability[Any]):
         try:
             asked = await self._guard.call_of_async(call.tool_name, args)
             if asked.question is not None:
-                raise ToolRefused("tool_not_guardable", f"{asked.mapping.name}: another capability adds it around the guarded tools")  # fmt: skip
+                raise ToolRefused("tool_not_guardable", f"{asked.mapping.name}: another capability added it around the guarded tools, so it cannot be guarded")  # fmt: skip
         except ClientError as refusal:
             return refusal_message(refusal)
         return await handler(asked.arguments)
@@ -79,8 +79,8 @@ class _GuardedTools(WrapperToolset[Any]):
         the start, which puts each operation in doubt."""
         if any(isinstance(one, ApprovalRequiredToolset) for one in _within(self.wrapped)):
             raise UserError(
-                "a toolset under approval_required() asks behind the authority, when its tool is started: let the policy ask a person,"
-                " or give a tool that runs unguarded requires_approval=True"
+                "a toolset under approval_required() asks a person only after the authority has started the call: let the policy ask,"
+                " or set requires_approval=True on a tool that runs unguarded"
             )
         return {name: _marked(tool) for name, tool in (await super().get_tools(ctx)).items()}
 

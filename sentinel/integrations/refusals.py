@@ -48,8 +48,8 @@ def refusal_message(error: ClientError) -> str:
     """Return one to three sentences for the model. The tool was not called, was not called again, or failed by itself."""
     details = refusal_details(error)
     advice = {
-        "after_approval": "Do not repeat it with other arguments; the same call goes on once a person has approved it.",
-        "later": "Nothing was done. It may be tried again later.",
+        "after_approval": "Do not call it with other arguments; the same call can be executed once a person has approved it.",
+        "later": "Nothing was done. The same call may be made again later.",
         "never": "Do not call it again for the same purpose.",
     }[details["retry"]]
     approval = f" (approval {details['approval_id']})" if "approval_id" in details else ""
@@ -59,26 +59,26 @@ def refusal_message(error: ClientError) -> str:
 
 def _started_before(error: AlreadyStarted) -> str:
     if error.outcome == "success":
-        return "this was done before"
+        return "this call was executed before"
     if error.resolution == "not_executed":
-        return "this was started before and not executed, as a person has found"
-    return "this was started before and may have happened"
+        return "this call was started before, and a person has found that it was not executed"
+    return "this call was started before and may have been executed"
 
 
 def _denied(error: ClientError) -> tuple[str, str]:
     """Return (reason code, sentence)."""
     if error.is_of_tool:
-        return "tool_failed", "the tool ran and broke off, and may have done something"
+        return "tool_failed", "the tool ran and failed, and may have taken effect"
     if isinstance(error, ActionDenied):
         return error.reason_code, error.reason.rstrip(".")
     if isinstance(error, AlreadyStarted):
         return "already_started", _started_before(error)
     if isinstance(error, ActionExpired):
-        return "expired", "nobody decided in time" if error.is_final else "the permission ran out before it was used"
+        return "expired", "nobody decided in time" if error.is_final else "the permit expired before it was used"
     if isinstance(error, StartedTooLate):
-        return "started_too_late", "the permission to start it came too late to act on it"
+        return "started_too_late", "the start was confirmed too late to make the call"
     if isinstance(error, KeyConflict):
-        return "idempotency_key_reused", "the same effect was asked for before with other arguments"
+        return "idempotency_key_reused", "the same idempotency key was used before with other arguments"
     if isinstance(error, Rejected):
         return error.code, "the authority refused the request"
     return "authority_unreachable", "the authority gave no answer"

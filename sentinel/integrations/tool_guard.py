@@ -108,7 +108,7 @@ class ToolGuard:
         act_within_seconds: int | None = None,
     ) -> None:
         if facts is not None and not isinstance(facts, Mapping) and not callable(facts):
-            raise ValueError("facts is neither a mapping nor a function")
+            raise ValueError("facts must be a mapping or a function")
         self.table, self.client, self.server = table, client, server
         self.wait_seconds, self.act_within_seconds = wait_seconds, act_within_seconds
         self._facts = facts
@@ -242,7 +242,9 @@ class ToolGuard:
         if inspect.isawaitable(facts):
             if inspect.iscoroutine(facts):
                 facts.close()
-            raise TypeError("facts are a coroutine: this tool must be called asynchronously")
+            raise TypeError(
+                "facts must be looked up by a plain function where the tool is called synchronously: this one returned an awaitable"
+            )
         return self.table.call(self.server, tool, given, facts)
 
     def _span(self, named: CallNames) -> AbstractContextManager[Any]:
@@ -332,5 +334,5 @@ async def _awaited(tool: str, known: Awaitable[Any]) -> Any:
 
 
 def _without_facts(tool: str, error: Exception) -> ToolRefused:
-    why = f"{tool}: what the program knows could not be read ({type(error).__name__})"
+    why = f"{tool}: the program's facts could not be read ({type(error).__name__})"
     return ToolRefused("facts_unavailable", why, is_final=False)

@@ -53,7 +53,7 @@ def _url(source: Source, node: Node, what: str) -> str:
     text = source.text(node, what)
     parts = urlsplit(text)
     if not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise source.error(node.place, f'{what}: "{text}" is not an address')
+        raise source.error(node.place, f'{what} must be an address without user name, query or fragment, not "{text}"')
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
-        raise source.error(node.place, f"{what} must be https, unless it is on this machine")
+        raise source.error(node.place, f"{what} must begin with https://, unless its host is this machine")
     return text

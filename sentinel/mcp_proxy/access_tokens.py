@@ -69,7 +69,7 @@ class IssuerKeys:
             return found
         if self._is_away:
             raise IssuerAway
-        raise TokenRefused(401, "invalid_token", "the token names no key of the issuer")
+        raise TokenRefused(401, "invalid_token", "the token's kid is not a key of the issuer")
 
     def _current(self) -> Mapping[str, jwt.PyJWK]:
         return self._kept if time.monotonic() < self._kept_until else {}
@@ -113,9 +113,9 @@ class AccessTokens:
             unchecked = jwt.decode_complete(token, options={"verify_signature": False})
             # Checked first, so that a token of another issuer causes no request for keys.
             if unchecked["payload"].get("iss") != self.rules.issuer:
-                raise TokenRefused(401, "invalid_token", "the token is of another issuer")
+                raise TokenRefused(401, "invalid_token", "the token was issued by another issuer")
             if str(unchecked["header"].get("typ", "JWT")).lower() not in _TYPES:
-                raise TokenRefused(401, "invalid_token", "this is not an access token")
+                raise TokenRefused(401, "invalid_token", "the token is not an access token")
             key = await self._keys.find(unchecked["header"].get("kid") or "")
             claims: dict[str, Any] = jwt.decode(
                 token, key, algorithms=list(ALGORITHMS), audience=self.rules.resource,
@@ -123,7 +123,7 @@ class AccessTokens:
             )  # fmt: skip
         except jwt.PyJWTError as error:
             # Only the error's class: the text of some errors repeats the token's content.
-            raise TokenRefused(401, "invalid_token", f"the token does not hold ({type(error).__name__})") from error
+            raise TokenRefused(401, "invalid_token", f"the token is not valid ({type(error).__name__})") from error
         return claims
 
 

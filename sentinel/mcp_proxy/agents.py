@@ -76,7 +76,7 @@ class AgentKeys:
         if holder is None or holder.agent_id is None:
             return None
         if _SCOPE not in holder.scopes:
-            raise TokenRefused(403, "insufficient_scope", f"the key has not the scope {_SCOPE}")
+            raise TokenRefused(403, "insufficient_scope", f"the key does not have the scope {_SCOPE}")
         return holder.agent_id
 
     async def _holder_of(self, key: str) -> KeyHolder | None:
@@ -183,9 +183,9 @@ class AgentsOnly:
             told = {"error": refused.error, "error_description": refused.description, **self._challenge}
             raise _NotAdmitted(refused.status, refused.description, told) from refused
         except TooManyUnknown as busy:
-            raise _NotAdmitted(_NOBODY_CAN_SAY, "too many keys that nobody knows are asked about; try again") from busy
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "too many unknown keys are being looked up; try again") from busy
         except IssuerAway as away:
-            raise _NotAdmitted(_NOBODY_CAN_SAY, "the issuer of access tokens gave no keys to check them with") from away
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "the keys of the access tokens' issuer cannot be fetched") from away
         except Unreachable as away:
             raise _NotAdmitted(_NOBODY_CAN_SAY, "the authority gave no answer") from away
         except Rejected as refused:

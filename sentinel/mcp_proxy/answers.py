@@ -51,7 +51,7 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
             {"limit": one.limit, "reason_code": one.reason_code, "left": one.left, "cap": one.cap} for one in refused.tight
         ]  # fmt: skip
         text += " " + " ".join(
-            f"Left of {one.limit}: {one.left['value']} {one.left['currency']}." for one in refused.tight
+            f"Left under the limit {one.limit}: {one.left['value']} {one.left['currency']}." for one in refused.tight
         )
     if refused.waits_for_person and refused.answer is not None:
         details["approval_reason_code"] = refused.answer.reason_code
@@ -82,7 +82,7 @@ def lost_result(failure: str) -> types.CallToolResult:
 
     The authority has no operation for it.
     """
-    text = f"{_sent(failure)} [{IN_DOUBT}]. Do not call it again before you have found out whether it was."
+    text = f"{_sent(failure)} [{IN_DOUBT}]. Do not call it again before you have found out whether it was executed."
     return _error_result(text, {"decision": "ALLOW", "reason_code": IN_DOUBT, "retry": "never"})
 
 

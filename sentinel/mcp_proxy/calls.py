@@ -105,7 +105,10 @@ class GuardedCalls:
                 )  # fmt: skip
                 return PermittedCall(asked, None, passed, updates)
             if params.input_responses or params.request_state:
-                raise ToolRefused("input_not_accepted", f"{params.name}: a guarded tool takes no answers to questions")
+                raise ToolRefused(
+                    "input_not_accepted",
+                    f"{params.name}: a call of a guarded tool must have no input_responses and no request_state",
+                )
             answer = await self._guard.async_client.guard(**_asked_by(agent, asked.question))
             raise_unless_permitted(answer)
         except ClientError as error:
@@ -207,7 +210,7 @@ class GuardedCalls:
         else:
             # Reporting an error would let a person say "not executed" at once, while the server may still act.
             log.warning(
-                "the answer to %s was lost (%s): it is in doubt once its time is over",
+                "the server's answer to %s was lost (%s): the operation is in doubt once its time to act is over",
                 answer.idempotency_key,
                 attempt.failure,
             )

@@ -14,7 +14,7 @@ from sentinel.tools import ToolTable
 
 _REFUSAL: dict[str, Any] = {
     "type": "object",
-    "description": "In place of a result: the call was not made, or what came of it is not known.",
+    "description": "In place of a result: the call was not made, or its outcome is not known.",
     "properties": {
         "decision": {"type": "string"},
         "reason_code": {"type": "string"},

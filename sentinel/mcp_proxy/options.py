@@ -56,17 +56,21 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     if bool(given.upstream_url) == bool(given.upstream_command):
         raise WrongOptions("give either --upstream-url or --upstream-command")
     if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # refuses nan too
-        raise WrongOptions(f"--timeout {given.timeout:g}: seconds, more than 0 and at most {LONGEST_CALL_SECONDS}")
+        raise WrongOptions(
+            f"--timeout {given.timeout:g}: must be more than 0 and at most {LONGEST_CALL_SECONDS} seconds"
+        )
     if not 1 <= given.connections_per_address <= CONNECTIONS:
-        raise WrongOptions(f"--connections-per-address {given.connections_per_address}: 1 to {CONNECTIONS}")
+        raise WrongOptions(f"--connections-per-address {given.connections_per_address}: must be 1 to {CONNECTIONS}")
     if bool(given.listen) == bool(given.agent):
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
     if unknown := sorted(set(given.pass_on) - set(MAY_BE_PASSED_ON)):
-        raise WrongOptions(f"--pass-on {unknown[0]}: is none of {', '.join(MAY_BE_PASSED_ON)}")
+        raise WrongOptions(f"--pass-on {unknown[0]}: must be one of {', '.join(MAY_BE_PASSED_ON)}")
     if given.agent and (given.access_tokens or given.sessions):
-        raise WrongOptions("--access-tokens and --sessions are for --listen")
+        raise WrongOptions("--access-tokens and --sessions can only be used with --listen")
     if given.listen and given.upstream_command and "logging" in given.pass_on:
-        raise WrongOptions("--pass-on logging: messages of one process do not say whose call they are of; give --agent")
+        raise WrongOptions(
+            "--pass-on logging: needs --agent with --upstream-command, because the process's messages do not say to whose call they belong"
+        )
     table = read_tool_table(Path(given.tools))
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
@@ -112,7 +116,7 @@ def read_facts(given: str) -> Facts:
         return found
     facts: Any = json.loads(Path(given).read_text())
     if not isinstance(facts, dict):
-        raise WrongOptions(f"--facts {given}: is not a JSON object")
+        raise WrongOptions(f"--facts {given}: must contain a JSON object")
     return facts
 
 
@@ -135,18 +139,18 @@ class CommandOption:
 
 
 COMMAND_OPTIONS = (
-    CommandOption("--url", "The authority.", default="http://127.0.0.1:7860"),
+    CommandOption("--url", "Address of the authority.", default="http://127.0.0.1:7860"),
     CommandOption(
-        "--key-file", "A file with the proxy's key, mode 0600; a worker's, so that facts count.", is_required=True
+        "--key-file", "File with the proxy's key, mode 0600; a worker's key, so that facts count.", is_required=True
     ),
     CommandOption("--tools", "The file tools.yaml.", is_required=True),
-    CommandOption("--server", "What tools.yaml calls the server.", is_required=True),
+    CommandOption("--server", "Name of the server in tools.yaml.", is_required=True),
     CommandOption("--upstream-url", "The server's address (streamable HTTP)."),
-    CommandOption("--upstream-command", "Or the command that starts it (stdio)."),
-    CommandOption("--credential-file", "A file with the server's credential, mode 0600."),
+    CommandOption("--upstream-command", "Or the command that starts the server (stdio)."),
+    CommandOption("--credential-file", "File with the server's credential, mode 0600."),
     CommandOption(
         "--credential-name",
-        "The header (default: Authorization, as a bearer token), or the server's variable, that has it.",
+        "The header (default: Authorization, as a bearer token) or the server's environment variable that gets the credential.",
     ),
     CommandOption(
         "--listen",
@@ -154,28 +158,30 @@ COMMAND_OPTIONS = (
         placeholder="HOST:PORT",
     ),
     CommandOption(
-        "--allow-host", "A name by which it may be asked for besides the loopback's; repeatable.", is_repeatable=True
+        "--allow-host",
+        "Host name by which agents may reach the proxy, besides those of loopback; repeatable.",
+        is_repeatable=True,
     ),
     CommandOption(
         "--connections-per-address",
-        f"How many of its {CONNECTIONS} connections may come from one address; all of them behind a proxy, which is one address.",
+        f"How many of its {CONNECTIONS} connections may come from one address; behind a proxy, which is one address, give {CONNECTIONS}.",
         default=CONNECTIONS_PER_ADDRESS,
         placeholder="NUMBER",
     ),
     CommandOption(
         "--access-tokens",
-        "Let agents in by access tokens (OAuth) too: a YAML file with resource, issuer, jwks_url, scopes and agents.",
+        "Also admit agents by access tokens (OAuth): a YAML file with resource, issuer, jwks_url, scopes and agents.",
     ),
     CommandOption(
         "--sessions",
-        "Keep sessions for clients of before 2026-07-28, so that they are told of changes and log messages; they end with the proxy.",
+        "Keep sessions, in which clients of MCP revisions before 2026-07-28 get change notifications and log messages; they end with the proxy.",
         is_switch=True,
     ),
-    CommandOption("--agent", "Serve one agent on standard input and output."),
-    CommandOption("--facts", "What the program knows of a call: module:function, or a JSON file."),
+    CommandOption("--agent", "Id of the one agent to serve on standard input and output."),
+    CommandOption("--facts", "Facts that the program gives about a call: module:function, or a JSON file."),
     CommandOption(
         "--pass-on",
-        "Let agents read the server's resources or prompts, with its credential, or what it logs of their calls; repeatable.",
+        "Let agents read the server's resources or prompts, with its credential, or get its log messages about their calls; repeatable.",
         is_repeatable=True,
         placeholder="resources|prompts|logging",
     ),
@@ -206,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
 def _address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit() or int(port) > 65535:
-        raise WrongOptions(f"--listen {text}: is not HOST:PORT")
+        raise WrongOptions(f"--listen {text}: must be HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

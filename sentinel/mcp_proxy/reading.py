@@ -59,7 +59,7 @@ def _of_what_is_passed_on(complete: Callable[..., Any], passed_on: Collection[st
     async def completed(ctx: Any, params: types.CompleteRequestParams) -> Any:
         kind = "prompts" if isinstance(params.ref, types.PromptReference) else "resources"
         if kind not in passed_on:
-            raise MCPError(code=types.INVALID_PARAMS, message=f"the proxy passes on no {kind}")
+            raise MCPError(code=types.INVALID_PARAMS, message=f"the proxy does not pass on {kind}")
         return await complete(ctx, params)
 
     return completed

@@ -230,4 +230,6 @@ def _refused(error: BaseException) -> MCPError:
     if isinstance(error, TooManySubscriptions):
         return error
     name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
-    return MCPError(code=types.INTERNAL_ERROR, message=f"the server behind the proxy tells no changes ({name})")
+    return MCPError(
+        code=types.INTERNAL_ERROR, message=f"the server behind the proxy does not notify of changes ({name})"
+    )

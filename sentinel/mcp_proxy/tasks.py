@@ -141,7 +141,7 @@ class Tasks:
             kept.is_given_up = True
             return
         if len(self._cancelled) >= _MOST_CANCELLED:
-            raise MCPError(code=types.INTERNAL_ERROR, message="Too many cancelled tasks; this one is not")
+            raise MCPError(code=types.INTERNAL_ERROR, message="Too many cancelled tasks; this task is not cancelled")
         self._cancelled.add(_mark(task_id))
 
     def _is_cancelled(self, task_id: str) -> bool:

@@ -159,7 +159,9 @@ def setting(env: str, help: str, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
 
 
-HEALTH_HELP = "Port of its own for /healthz, /readyz and /metrics, not for the public; without it there is no /metrics."
+HEALTH_HELP = (
+    "Separate port for /healthz, /readyz and /metrics, which the public must not reach; with 0 there is no /metrics."
+)
 BEHIND_TLS = (
-    "Everything that reaches this program came over TLS: every answer carries Strict-Transport-Security, a year long."
+    "1: every request reaches this program over TLS, so every answer carries Strict-Transport-Security (one year)."
 )

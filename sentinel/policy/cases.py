@@ -134,7 +134,7 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     if "policy" in entries:
         policy = view.text(entries["policy"], "policy")
     if policy is None:
-        raise view.error(table.place, "a case needs the policy that it is about")
+        raise view.error(table.place, "a case must name its policy")
     request = _merged(base, plain(view, entries["request"]) if "request" in entries else {})
     try:
         request = _with_money(request)
@@ -157,7 +157,7 @@ def _usage(source: Source, table: Table, request: Mapping[str, Any]) -> dict[str
         return {}
     currency = amount.get("currency") if isinstance(amount, dict) and "amount_minor" in amount else None
     if not isinstance(currency, str):
-        raise source.error(table.place, "usage: the request has no amount, so no limit is asked")
+        raise source.error(table.place, "usage: the request has no amount, so no limit is checked")
     return {name: _used(source, name, node, currency) for name, node in table.entries.items()}
 
 
@@ -254,8 +254,8 @@ def _mismatch(case: PolicyCase, decision: Decision) -> str:
     wanted = {"policy": case.policy, **case.want}
     unasked = set(case.usage) - {ask.limit_id for ask in decision.limits}
     problems = [f"{key}: wanted {want}, got {got[key]}" for key, want in wanted.items() if got[key] != want]
-    problems += [f"usage: no limit {name} was asked" for name in sorted(unasked)]
+    problems += [f"usage: no limit {name} was checked" for name in sorted(unasked)]
     if decision.verdict.value != case.want["decision"] and decision.findings:
         said = (f"{one.rule_id} ({one.reason_code})" for one in decision.findings if one.verdict is decision.verdict)
-        problems.append(f"{decision.verdict.value} is said by {', '.join(said)}")
+        problems.append(f"{decision.verdict.value} comes from {', '.join(said)}")
     return "; ".join(problems)

@@ -135,7 +135,7 @@ def _try_compile(source: Source, root: Node) -> tuple[CompiledPolicy | None, lis
 def _unforeseen(error: Exception, file: str) -> PolicyError:
     """Return the error for a file on which a check itself raised; its `__cause__` has the traceback."""
     said = " ".join(str(error).split())[:200]
-    hint = "no check names the place: look at what was changed last"
+    hint = "the place is not known: look at what was changed last"
     fault = PolicyError(f"cannot be compiled: {type(error).__name__}: {said}", file=file, hint=hint)
     fault.__cause__ = error
     return fault
@@ -235,7 +235,7 @@ def _check_names(source: Source, parsed: ParsedPolicy) -> None:
         with source.collecting():
             # From another path the rules would judge one sum, which nobody vouches for, and another would be reserved
             # and paid.
-            message = f'the fact "{AMOUNT}" of type money is the operation\'s own amount: it comes from {".".join(AMOUNT_PATH)}'
+            message = f'the fact "{AMOUNT}" of type money is the operation\'s own amount: it must come from {".".join(AMOUNT_PATH)}'
             raise source.error(
                 parsed.sections.get("facts"), message, "give another sum another name, and say who vouches for it"
             )
@@ -264,7 +264,7 @@ def _check_reason(source: Source, rule: Rule, policy: Policy, place: SourcePosit
                 place, f'reason_from: "{value}" is not a reason code of small letters, digits and underscores'
             )
         if value in reserved:
-            raise source.error(place, f'reason_from: "{value}" is given by the engine only')
+            raise source.error(place, f'reason_from: "{value}" is reserved for the engine')
 
 
 def _check_per(source: Source, limit: Limit, policy: Policy, place: SourcePosition) -> None:
@@ -277,7 +277,7 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: SourcePositi
         if fact is not None and (name != "agent" or fact.paths != (("agent_id",),)):
             # The requester is known from its key; a fact of that name would let the requester choose the budget.
             raise source.error(
-                place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise"
+                place, f'per: "{name}" means the requester, and a fact has the same name', "give the fact another name"
             )
     if "currency" not in limit.per:
         raise source.error(place, "per must contain currency: caps are per currency and nothing is converted")

@@ -50,7 +50,7 @@ _WORD_HINTS = {"and": "&& is and", "or": "|| is or", "not": "! is not"}
 _REFUSED_CALLS = {
     "has": 'ask present.<fact> instead: "has" on a declared fact always answers false',
     "double": "amounts are whole minor units; there are no fractions here",
-    "dyn": "it would take the types away that protect the rule",
+    "dyn": "it would remove the types that protect the rule",
 }
 
 
@@ -94,8 +94,8 @@ def written(parsed: Scalar) -> str:
     is_joined = not parsed.one_line and parsed.style != "|"
     comment = next(_comments(parsed.text), None) if is_joined else None
     if comment is not None:
-        message = "YAML makes one line of these, and the comment would reach to its end"
-        raise ConditionError(message, comment, hint='write it behind "|", which keeps the lines, or without "//"')
+        message = "YAML joins these lines into one, and the comment would reach to its end"
+        raise ConditionError(message, comment, hint='write it after "|", which keeps the lines, or without "//"')
     return parsed.text
 
 

@@ -58,7 +58,9 @@ def lint_policy(compiled: CompiledPolicy) -> list[str]:
     for rule in policy.rules:
         parts = compiled.conditions.parts(rule.when)
         if rule.verdict is Verdict.ALLOW and _may_hold_by_absence(parts, parts.root, _UPRIGHT):
-            found.append(f'rule "{rule.rule_id}" allows because a fact is absent: whoever leaves it out is allowed')
+            found.append(
+                f'rule "{rule.rule_id}" allows because a fact is absent: a request that leaves it out is allowed'
+            )
     if not any(rule.verdict is Verdict.ALLOW for rule in policy.rules):
         found.append("no rule allows anything: no operation passes without a person")
     if policy.approval.two_people_from and policy.approval.people > 1:
@@ -178,7 +180,7 @@ def _breaker(breaker: Breaker) -> dict[str, Any]:
         "window_seconds": breaker.window_seconds,
         "count": breaker.count,
         "amount": _amounts(breaker.amount),
-        "words": f"halts the {breaker.per} that would be allowed more than {rate}; only a person lifts it",
+        "words": f"halts the {breaker.per} that would be allowed more than {rate}; only a person can lift the halt",
     }
 
 

@@ -118,7 +118,7 @@ def _section(source: Source, top: Table, name: str, take: Callable[[Source, Node
 def _policy_id(source: Source, node: Node) -> str:
     name = source.text(node, "policy", form=_POLICY_ID, means="an id of small letters, digits and dashes")
     if name == "none":
-        raise source.error(node.place, 'policy: "none" is the name of having no policy')
+        raise source.error(node.place, 'policy: "none" is reserved for having no policy')
     return name
 
 
@@ -154,11 +154,11 @@ def _zone(source: Source, node: Node) -> str:
 def _once_per(source: Source, node: Node) -> Once:
     if isinstance(node, Scalar):
         raise source.error(
-            node.place, "once_per: say which thing happens once, and where it is named", _once_hint(node)
+            node.place, "once_per: name the thing that happens once, and the param that identifies it", _once_hint(node)
         )
     table = source.table(node, "once_per")
     if len(table.entries) != 1:
-        message = f"once_per: names one thing, not {len(table.entries)}"
+        message = f"once_per: must name one thing, not {len(table.entries)}"
         raise source.error(table.place, message, "e.g. {refund: params.refund_id}")
     ((thing, named),) = table.entries.items()
     if not _THING.fullmatch(thing):
@@ -168,7 +168,7 @@ def _once_per(source: Source, node: Node) -> Once:
         )
     path = read_path(source, named, f"once_per: {thing}")
     if path[0] == EVIDENCE:
-        raise source.error(named.place, f"once_per: {EVIDENCE} is not part of the operation", "name one of its params")
+        raise source.error(named.place, f"once_per: {EVIDENCE} is not part of the operation", "use one of its params")
     return Once(thing, path)
 
 
@@ -220,9 +220,12 @@ def _rule(source: Source, table: Table, name: str) -> Rule:
     if reason == "reason":
         return Rule(name, when, verdict, _reason(source, entries["reason"]), approvable=approvable, says=says)
     if "reason" in entries:
-        raise source.error(table.keys["reason"], "reason and reason_from: say one of them")
+        raise source.error(table.keys["reason"], "reason and reason_from: use only one of them")
     if verdict is Verdict.ALLOW:
-        raise source.error(table.keys["reason_from"], "reason_from: whoever asks cannot say why it is allowed")
+        raise source.error(
+            table.keys["reason_from"],
+            "reason_from: cannot be used with ALLOW, because the requester would choose the reason",
+        )
     fact = source.text(entries["reason_from"], "reason_from")
     return Rule(name, when, verdict, f"unknown_{fact.replace('.', '_')}", fact, approvable, says)
 
@@ -231,7 +234,7 @@ def _approvable(source: Source, table: Table, verdict: Verdict) -> bool:
     if "approvable" not in table.entries:
         return True
     if verdict is not Verdict.APPROVAL_REQUIRED:
-        raise source.error(table.keys["approvable"], "approvable is for rules that are APPROVAL_REQUIRED")
+        raise source.error(table.keys["approvable"], "approvable is only for rules with then: APPROVAL_REQUIRED")
     return source.boolean(table.entries["approvable"], "approvable")
 
 
@@ -263,7 +266,7 @@ def _breaker(source: Source, table: Table, name: str) -> Breaker:
     if not 60 <= seconds <= 3600 or seconds % 60:
         raise source.error(entries["window"].place, "window must be whole minutes like 5m: one minute to one hour")
     if "count" not in entries and "amount" not in entries:
-        raise source.error(table.place, "a breaker counts something: say count, amount or both")
+        raise source.error(table.place, "a breaker needs count, amount or both")
     return Breaker(
         breaker_id=name,
         per=source.one_of(entries["per"], "per", ("agent", "tenant")),
@@ -292,7 +295,7 @@ def _says(source: Source, node: Node) -> str:
 def _reason(source: Source, node: Node) -> str:
     code = source.text(node, "reason", form=NAME_FORM, means="a reason code of small letters, digits and underscores")
     if code in RESERVED_REASONS:
-        raise source.error(node.place, f'reason: "{code}" is given by the engine only')
+        raise source.error(node.place, f'reason: "{code}" is reserved for the engine')
     return code
 
 

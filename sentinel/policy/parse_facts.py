@@ -43,15 +43,17 @@ def read_facts(source: Source, node: Node) -> tuple[Fact, ...]:
 def _check_fact_name(source: Source, name: str, table: Table) -> None:
     place, first = table.keys[name], name.split(".")[0]
     if not _FACT_NAME.fullmatch(name):
-        raise source.error(place, f'fact "{name}": small letters, digits and underscores, at most three dots')
+        raise source.error(
+            place, f'fact "{name}": must have small letters, digits and underscores, and at most three dots'
+        )
     if first in BUILT_IN or set(name.split(".")) & _CEL_WORDS:
-        raise source.error(place, f'fact "{name}": the name is taken by the language')
+        raise source.error(place, f'fact "{name}": the name is reserved in the language of conditions')
     for other, node in table.entries.items():
         kind = node.entries.get("type") if isinstance(node, Table) else None
         if isinstance(kind, Scalar) and kind.text == FactType.MONEY and name == f"{other}_minor":
             raise source.error(place, f'fact "{name}": the name stands for the minor units of "{other}"')
         if name.startswith(f"{other}."):
-            raise source.error(place, f'fact "{name}": "{other}" is a fact itself')
+            raise source.error(place, f'fact "{name}": "{other}" is also a fact')
 
 
 def _fact(source: Source, name: str, node: Node) -> Fact:
@@ -78,7 +80,7 @@ def _voucher(source: Source, name: str, fields: Table, paths: tuple[FactPath, ..
     if voucher is Voucher.AUTHORITY and any(path[0] not in OWN_FIELDS for path in paths):
         known = " and ".join(OWN_FIELDS)
         raise source.error(
-            node.place, f"{what}: the authority itself knows {known} only; the rest is the worker's or the agent's"
+            node.place, f"{what}: the authority can vouch for {known} only; for the rest, name worker or agent"
         )
     return voucher
 
@@ -106,7 +108,7 @@ def read_path(source: Source, node: Node, what: str) -> FactPath:
         raise source.error(node.place, f'{what}: "{path[0]}" is not a part of a guard request', hint)
     if (path[0] in _WITH_PARTS) != (len(path) > 1):
         raise source.error(
-            node.place, f"{what}: only {' and '.join(_WITH_PARTS)} have parts, and one of them must be named"
+            node.place, f"{what}: only {' and '.join(_WITH_PARTS)} have parts, and there a part must be named"
         )
     return path
 
@@ -124,7 +126,7 @@ def read_amounts(source: Source, node: Node, what: str) -> dict[str, int]:
     """Read a mapping of currency → amount in major units, as currency → minor units."""
     table = source.table(node, what)
     if not table.entries:
-        raise source.error(table.place, f"{what}: no currency")
+        raise source.error(table.place, f"{what}: must have at least one currency")
     amounts = {}
     for currency, value in table.entries.items():
         if currency not in DIGITS:

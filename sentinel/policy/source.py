@@ -25,7 +25,7 @@ T = TypeVar("T")
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 12
 _KINDS = {f"tag:yaml.org,2002:{kind}": kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
-_TAG_HINT = 'YAML takes what begins with "!" for a tag: put the whole text in quotes'
+_TAG_HINT = 'YAML reads a text that begins with "!" as a tag: put the whole text in quotes'
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,15})", re.ASCII)
 
 
@@ -140,7 +140,11 @@ class Source:
 
     def _comment_hint(self, place: SourcePosition) -> str | None:
         begins = self.line(place.line)[place.column - 1 :].lstrip()
-        return 'what begins with "#" is a comment: put the text in quotes' if begins.startswith("#") else None
+        return (
+            'YAML reads a text that begins with "#" as a comment: put the text in quotes'
+            if begins.startswith("#")
+            else None
+        )
 
     def integer(self, node: Node, what: str, *, least: int, most: int) -> int:
         """Return a whole number between two bounds, written in plain decimal digits."""
@@ -281,7 +285,7 @@ def _yaml_hint(line: str, problem: str) -> str | None:
     if "mapping values" in problem and ": " in value:
         return 'put a text with ": " in it in quotes'
     if "did not find expected" in problem or "mapping values" in problem:
-        return "look at the indentation of this line and of the one above"
+        return "check the indentation of this line and of the line above"
     return None
 
 

@@ -130,12 +130,12 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
         node, what, known=("default", "gate", "policy", "first_canary", "about"), required=("default", "about")
     )
     if ("gate" in table.entries) != ("policy" in table.entries):
-        raise source.error(table.place, f"{what}: gate and policy belong together")
+        raise source.error(table.place, f"{what}: gate and policy must be given together")
     default_on = source.boolean(table.entries["default"], f"{what}: default")
     if default_on and "gate" in table.entries:
         raise source.error(
-            table.entries["default"].place, f"{what} needs a launch gate and cannot be true here",
-            f"leave it false and use `sentinel switches on {name}`",
+            table.entries["default"].place, f"{what} has a launch gate, so its default must be false",
+            f"turn it on with `sentinel switches on {name}`",
         )  # fmt: skip
     gate, policy = (
         source.text(table.entries[key], f"{what}: {key}", form=form, means=means) if key in table.entries else None

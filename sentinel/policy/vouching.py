@@ -26,9 +26,9 @@ from sentinel.policy.model import EVIDENCE, Limit, Policy, Voucher, variable_nam
 from sentinel.policy.parse import ParsedPolicy
 from sentinel.policy.source import Source
 
-_HINT = "say who else vouches for it (vouched_by: worker), or use it in a rule that does not allow"
+_HINT = "declare who else vouches for it (vouched_by: worker), or use it in a rule that does not allow"
 
-_PER_HINT = "say who else vouches for it (vouched_by: worker), or count per agent, key or tenant"
+_PER_HINT = "declare who else vouches for it (vouched_by: worker), or count per agent, key or tenant"
 
 
 def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str
     claims = _claims(parsed.policy)
     for limit in parsed.policy.limits:
         for fact in [name for name in limit.per if name in claims]:
-            message = f'a limit\'s per may not rest on "{fact}": the agent vouches for it itself, and each name has a cap of its own'
+            message = f'a limit\'s per may not rest on "{fact}": the agent vouches for it itself, and each new value would get a cap of its own'
             with source.collecting():
                 raise source.within(limit.limit_id).error(parsed.ids[limit.limit_id], message, _PER_HINT)
     conditions = [
@@ -66,7 +66,7 @@ def check_evidence(source: Source, parsed: ParsedPolicy, known: Mapping[str, str
         of_operation = [path[0] != EVIDENCE for path in fact.paths]
         if of_operation != sorted(of_operation, reverse=True):
             with source.collecting():
-                message = f'"{fact.name}": {EVIDENCE} would hide what the operation itself says'
+                message = f'"{fact.name}": {EVIDENCE} would replace what the operation itself says'
                 raise source.error(parsed.sections.get("facts"), message, f"list its {EVIDENCE} path last")
     for rule in parsed.policy.rules:
         if rule.verdict is Verdict.ALLOW:

@@ -26,7 +26,7 @@ def require_embedded_allowed(*variables: str) -> None:
 
     if said != "off":
         raise UnsafeConfiguration(f"{EMBEDDED}: must be on or off")
-    raise UnsafeConfiguration(f"{' or '.join(variables)}: required, as {EMBEDDED}=off says")
+    raise UnsafeConfiguration(f"{' or '.join(variables)}: required, because {EMBEDDED} is off")
 
 
 def require_embedded_database(data_dir: Path, *variables: str) -> None:
@@ -40,8 +40,8 @@ def require_embedded_database(data_dir: Path, *variables: str) -> None:
 
     if not has_database(data_dir):
         raise UnsafeConfiguration(
-            f"there is no database in {data_dir.absolute()}: `sentinel migrate` makes one there, and `sentinel demo` one with"
-            f" something in it; SENTINEL_DATA_DIR names another folder, {' or '.join(variables)} a PostgreSQL of your own"
+            f"there is no database in {data_dir.absolute()}: `sentinel migrate` creates an empty one there, `sentinel demo` one with"
+            f" demo data; or set SENTINEL_DATA_DIR to another folder, or {' or '.join(variables)} to a PostgreSQL of your own"
         )
 
 

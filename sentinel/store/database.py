@@ -34,8 +34,8 @@ OWNER = "sentinel_owner"
 POOLER = "SENTINEL_DATABASE_POOLER"
 POOLERS = ("none", "transaction")
 POOLER_HELP = (
-    "`transaction` behind pgbouncer or the like in transaction pooling: nothing is prepared, and role and time limits are the"
-    " login's own; else `none`."
+    "`transaction` behind a pooler such as pgbouncer in transaction pooling mode: no statement is prepared, and the login itself"
+    " must have the role and the time limits; else `none`."
 )
 
 STATEMENT_TIMEOUT_MS = 5000
@@ -86,7 +86,7 @@ def parts_of(url: str) -> dict[str, Any]:
         # libpq checks the port only when it connects, and a bad one then looks like an unreachable server.
         if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
             # The value is not quoted: in a URL without an @ the password is parsed as the port.
-            raise InvalidAddress("its port is no number from 1 to 65535")
+            raise InvalidAddress("its port must be a number from 1 to 65535")
     return given
 
 
@@ -96,9 +96,9 @@ class NoRootCertificate(InvalidAddress):
     def __init__(self, mode: str, file: str) -> None:
         SentinelError.__init__(
             self,
-            f"the database's address says sslmode={mode}, and there is no {file} that this account can read: add the file of"
-            " the authorities that you trust, as &sslrootcert=/etc/ssl/certs/ca-certificates.crt (the system's) or your own"
-            " authority's",
+            f"the database's address has sslmode={mode}, but this account cannot read {file}: add the file of the certificate"
+            " authorities that you trust to the address, as &sslrootcert=/etc/ssl/certs/ca-certificates.crt (the system's) or"
+            " your own",
         )
 
 
@@ -141,7 +141,7 @@ class UndeclaredPooler(DatabaseUnreachable):
     """A pooler answers in PostgreSQL's place without being declared: it drops start-up options and mixes up prepared statements."""
 
     def __init__(self) -> None:
-        super().__init__(f"a pooler stands before PostgreSQL: set {POOLER}=transaction")
+        super().__init__(f"a connection pooler is in front of PostgreSQL: set {POOLER}=transaction")
 
 
 SERVER_PROCESS = "select pg_backend_pid()"
@@ -193,7 +193,7 @@ def describe(url: str) -> str:
     try:
         given = parts_of(url)
     except InvalidAddress:
-        return "an address that is none"
+        return "an invalid address"
     host = given.get("host") or given.get("hostaddr") or "a local socket"
     port = f":{given['port']}" if given.get("port") and not str(host).startswith("/") else ""
     return f"{host}{port}/{given.get('dbname') or ''}"
@@ -247,7 +247,7 @@ class PooledConnection(psycopg.Connection[Any]):
                 return super().wait(gen, *limits, **named)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if patience.over:
-                    raise DatabaseUnreachable("the database fell silent") from error
+                    raise DatabaseUnreachable("the database stopped answering") from error
                 raise
 
 

@@ -19,7 +19,7 @@ AUTHORITY_ELSEWHERE = "-- with the authority"
 """Marks a query that compares the ledger with the authority: it is not run when the two are in different databases."""
 SHOWN = 5
 MINUTES = LONG_STATEMENT_SECONDS // 60
-RAN_OUT = "it took longer than a check may"
+RAN_OUT = "it took longer than its time limit"
 
 COUNT_VIOLATIONS = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
 IS_ONE_DATABASE = """
@@ -108,7 +108,7 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
             )
         cursor = connection.execute(COUNT_VIOLATIONS.format(shown=SHOWN, query=one.query))
         if cursor.description[1].type_code != _TEXTS:
-            raise ValueError(f"the invariant {one.name} must return the ids of what breaks it, as one text column")
+            raise ValueError(f"the invariant {one.name} must return the ids of its violations, as one text column")
         count, damaged = cursor.fetchone()
         return InvariantResult(one.name, one.sentence, count, tuple(damaged or ()))
     except psycopg.errors.InsufficientPrivilege as error:

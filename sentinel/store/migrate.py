@@ -68,7 +68,7 @@ def require_head(connection: psycopg.Connection) -> None:
         if found is not None and found > HEAD:
             raise SchemaNotReady(
                 f"the database is {state}, newer than this program, which needs {HEAD}: install the version that migrated it,"
-                " or restore a backup of before"
+                " or restore a backup from before that"
             )
         raise SchemaNotReady(f"the database is {state}, this program needs {HEAD}: run `sentinel migrate` first")
 
@@ -77,7 +77,7 @@ def _refuse_unreleased(found: str | None) -> None:
     if found is not None and re.fullmatch(r"\d{4}", found) and "0000" < found < BASELINE:
         raise SchemaNotReady(
             f"the database was made by an unreleased version (revision {found}). To keep its data, check out commit c64cce8,"
-            " run `sentinel migrate` there over it, and come back; `make clean` throws a demo's data away and starts afresh"
+            " run `sentinel migrate` there on this database, and return to this version; for a demo, `make clean` deletes the data instead"
         )
 
 
@@ -85,8 +85,8 @@ def _refuse_another_owner(connection: psycopg.Connection) -> None:
     row = connection.execute(_SCHEMA_OWNER).fetchone()
     if row is not None and row[0] != OWNER:
         raise SchemaNotReady(
-            f"the schema sentinel belongs to {row[0]} instead of {OWNER}, as of a dump that was loaded without owners or before its"
-            " roles were there. Run `sentinel migrate` on an empty database of this server, which makes the roles, and load the dump anew into another"
+            f"the schema sentinel belongs to {row[0]} instead of {OWNER}, as after loading a dump without owners or before its"
+            " roles existed. Run `sentinel migrate` on an empty database of this server, which creates the roles, and then load the dump into another"
         )
 
 

@@ -94,13 +94,13 @@ class RetriedTransaction:
             if time.monotonic() > self._until:
                 raise self._put_off() from error
             if self._made >= _TRIES:
-                raise EngineUnavailable("the database could not order this transaction") from error
+                raise EngineUnavailable("the database could not serialize this transaction") from error
         elif isinstance(error, pg.QueryCanceled):
             raise EngineUnavailable("the database took too long") from error
         elif not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
         elif is_silent:
-            raise DatabaseUnreachable("the database fell silent") from error
+            raise DatabaseUnreachable("the database stopped answering") from error
         elif self.was_lost:
             raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
         else:
@@ -109,7 +109,7 @@ class RetriedTransaction:
     def _put_off(self) -> SentinelError:
         """The error for a blocked lock: nothing was done, unless a lost attempt holds the lock and may still be committed."""
         if self.was_lost:
-            return EngineUnavailable("the connection was lost, and what was sent on it may be committed yet")
+            return EngineUnavailable("the connection was lost, and what was sent on it may still be committed")
         return StillDeciding(_STILL)
 
 

@@ -139,7 +139,7 @@ def session_faults(connection: psycopg.Connection[Any], role: str, *, connection
     """
     row = connection.execute(SESSION, {"owner": OWNER}).fetchone()
     if row is None:
-        return ["nobody knows the login of this connection"]
+        return ["the login of this connection is not known to the server"]
     acting, login, powerful, owns, limit = row
     faults = _limit_faults(connection)
     if acting != role:
@@ -229,7 +229,7 @@ def require_ready(url: str, role: str, *, connections: int = 0) -> None:
     def look(connection: psycopg.Connection[Any]) -> None:
         if connection.execute(WRITABLE).fetchone() != (True,):
             raise EngineUnavailable(
-                f"cannot use the database at {describe(url)}: it only reads: a replica, or transaction_read_only = on"
+                f"cannot use the database at {describe(url)}: it is read-only: a replica, or transaction_read_only = on"
             )
         require_safe(connection, role, connections=connections)
 

@@ -97,7 +97,7 @@ def _case(source: Source, node: Node) -> ToolCase:
     view = source.within(name, "case")
     want = view.fields(table.entries["want"], "want", known=_WANT)
     if not want.entries:
-        raise view.error(want.place, "want must say something")
+        raise view.error(want.place, "want must not be empty")
     arguments, facts = (
         plain(view, view.table(table.entries[key], key)) if key in table.entries else {}
         for key in ("arguments", "facts")

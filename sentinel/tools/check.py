@@ -68,6 +68,6 @@ def _told_by_model(
     name = ".".join(path)
     place = source.table(table.entries["params"], "params").keys[name]
     return source.error(
-        place, f'params.{name}: reads {read}, but policy "{policy_id}" takes it on the word of the {voucher}',
-        "the model chooses the arguments; take it from facts:",
+        place, f'params.{name}: reads {read}, but in policy "{policy_id}" the {voucher} must vouch for it',
+        "the model chooses the arguments; read it from facts: instead",
     )  # fmt: skip

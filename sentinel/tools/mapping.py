@@ -313,7 +313,9 @@ class _Reader:
         try:
             self._activation = action.conditions.activation(values)
         except ValueError:
-            raise ToolRefused("malformed_argument", f"{mapping.name}: an argument that no condition can read") from None
+            raise ToolRefused(
+                "malformed_argument", f"{mapping.name}: an argument has a value that no condition can read"
+            ) from None
 
     def value(self, what: str, one: Expression) -> Any:
         """Evaluate one expression. Raises `ToolRefused` where something that it reads is missing, or it has no value."""
@@ -376,7 +378,9 @@ def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, co
         return parse_money(money_out(money)["value"], currency)
     except (InvalidInput, KeyError) as error:
         why = (
-            "; ".join(error.errors.values()) if isinstance(error, InvalidInput) else f"no currency {currency} is known"
+            "; ".join(error.errors.values())
+            if isinstance(error, InvalidInput)
+            else f"{currency} is not a known currency"
         )
         raise ToolRefused(
             "mapping_failed", f"{mapping.name}: {_param(path)} is not an amount of money: {why}"

@@ -112,9 +112,11 @@ def _unguarded(source: Source, table: Table) -> tuple[str | None, bool]:
     if unguarded is not None or hidden:
         for key in (*_GUARDED, "facts", "arguments"):
             if key in entries:
-                raise source.error(table.keys[key], f'"{key}" does not go with {"hidden" if hidden else "unguarded"}')
+                raise source.error(
+                    table.keys[key], f'"{key}" cannot be used with {"hidden" if hidden else "unguarded"}'
+                )
     if unguarded is not None and hidden:
-        raise source.error(table.keys["unguarded"], "a hidden tool is denied, it cannot be unguarded")
+        raise source.error(table.keys["unguarded"], "a hidden tool is denied, so it cannot be unguarded")
     return unguarded, hidden
 
 
@@ -138,7 +140,7 @@ def _argument(source: Source, name: str, node: Node) -> Argument:
     kind = source.one_of(entries["type"], f"{what}.type", KINDS)
     for key, fits in (("min", "int"), ("max", "int"), ("one_of", "string")):
         if key in entries and kind != fits:
-            raise source.error(entries[key].place, f"{what}.{key} goes with type {fits} only")
+            raise source.error(entries[key].place, f"{what}.{key} can be used with type {fits} only")
     least, most = (
         source.integer(entries[key], f"{what}.{key}", least=-_BOUNDS, most=_BOUNDS) if key in entries else None
         for key in ("min", "max")
@@ -161,7 +163,7 @@ def _fact(source: Source, name: str, node: Node) -> ProgramFact:
     kind = source.one_of(entries["type"], f"{what}.type", ("string", "int", "bool"))
     origin = source.one_of(entries["from"], f"{what}.from", ("program", "table"))
     if (origin == "table") != ("value" in entries):
-        raise source.error(node.place, f'{what}: "value" goes with "from: table", and only with it')
+        raise source.error(node.place, f'{what}: "value" is required with "from: table" and cannot be used without it')
     if origin == "program":
         return ProgramFact(name, kind)
     value: str | int | bool
@@ -185,7 +187,10 @@ def _action(
     action = source.text(entries["action"], "action", form=_ACTION, means=means)
     key = expressions.read(entries["key"], "key", "string")
     if not any(name == CALL_DIGEST or name.startswith("args.") for name in key.reads):
-        raise source.error(entries["key"].place, "key is the same for every call; name the effect by arguments")
+        raise source.error(
+            entries["key"].place,
+            "key must not be the same for every call; build it from the arguments that identify the effect",
+        )
     unsteady = sorted(name for name in key.reads if name.startswith("args.") and not arguments[name[5:]].bound)
     if unsteady:
         raise source.error(entries["key"].place, f"key reads {unsteady[0]}, which is not bound")
@@ -232,7 +237,7 @@ class _Expressions:
             return None
         opaque = self._arguments.get(unknown.removeprefix("args."))
         if opaque is not None and KINDS[opaque.kind] is None:
-            return f'"{opaque.name}" is json: no expression sees it, but {CALL_DIGEST} covers it'
+            return f'"{opaque.name}" has type json: no expression can read it, but {CALL_DIGEST} covers it'
         return nearest(unknown, self.conditions.variables) or "declare it under arguments: or facts:"
 
 
@@ -252,7 +257,7 @@ def _params(source: Source, entries: Mapping[str, Node], expressions: _Expressio
                 raise source.error(node.place, "params.amount needs minor:, major: or stripe:, and currency:")
     for path in found:
         if any(path != other and other[: len(path)] == path for other in found):
-            raise source.error(table.place, f"params.{'.'.join(path)} is a value and has fields")
+            raise source.error(table.place, f"params.{'.'.join(path)} cannot both be a value and have fields")
     return found
 
 

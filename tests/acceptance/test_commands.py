@@ -209,7 +209,7 @@ def test_policy_test_fails_only_for_a_case_and_says_where_there_is_none(tmp_path
         done = CliRunner().invoke(main, ["policy", "test", str(tmp_path), "--json"])
         return done.exit_code, json.loads(done.stdout)["passed"], done.stderr
 
-    assert tested() == (0, True, f"no case in {tmp_path / 'cases'} and none of a tool: nothing was tried\n")
+    assert tested() == (0, True, f"no policy case in {tmp_path / 'cases'} and no tool case: nothing was tested\n")
     (tmp_path / "tools.yaml").write_text("tools: [{server: shop, tool: look, unguarded: It only reads.}]\n")
     case = "cases: [{name: a look, server: shop, tool: look, want: {unguarded: true}}]\n"
     (tmp_path / "tool_cases.yaml").write_text(case)
@@ -236,7 +236,7 @@ def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp
         done = CliRunner().invoke(main, ["proof", command, str(file)])
         assert (done.exit_code, done.stderr) == (
             2,
-            "Error: proof_pack.amount.value: is a fraction, and no proof pack holds one\n",
+            "Error: proof_pack.amount.value: must not be a fraction: no proof pack contains one\n",
         )
 
 

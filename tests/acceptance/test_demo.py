@@ -311,7 +311,7 @@ def test_once_processes_the_ledger_ends_by_itself_and_does_not_say_that_anything
 
         done = run("demo", "--once", "--data-dir", str(folder), *port_options(), timeout=60 * overload())
         assert done.returncode == 0, done.stderr
-        assert "gone through once, and everything is stopped" in done.stdout
+        assert "processed once, and everything is stopped" in done.stdout
         assert "is running" not in done.stdout + done.stderr
         assert "Ctrl-C" not in done.stdout
 

@@ -20,7 +20,7 @@ from tests.support.served_programs import run
 
 TOLD = (
     "Error: the database was made by an unreleased version (revision 0014). To keep its data, check out commit c64cce8,"
-    " run `sentinel migrate` there over it, and come back; `make clean` throws a demo's data away and starts afresh"
+    " run `sentinel migrate` there on this database, and return to this version; for a demo, `make clean` deletes the data instead"
 )
 
 

@@ -56,7 +56,7 @@ def test_an_unmodified_client_is_allowed_refused_and_waits(proxied: ProxyProcess
     assert not proxied.refund(NEEDS_PERSON, kind, "-large")["error"]
     again = proxied.refund(NEEDS_PERSON, kind, "-large")
     assert again["data"]["reason_code"] == "already_started" and again["data"]["outcome"] == "success"
-    assert "this was done before [already_started]" in again["text"]
+    assert "this call was executed before [already_started]" in again["text"]
 
     assert proxied.call("close_account", kind, account=proxied.payment)["data"]["reason_code"] == "unmapped_tool"
     assert proxied.call("look_up", kind, payment_intent=proxied.payment)["data"] == {"done": "done: look_up"}
@@ -86,7 +86,7 @@ def test_what_a_limit_refuses_says_what_is_left(proxied: ProxyProcesses) -> None
     for number in range(2):
         assert not proxied.refund(14_000, suffix=f"-{number}")["error"]
     found = proxied.refund(5_000, suffix="-3")
-    assert found["data"]["approval_reason_code"] == "limit_exceeded" and "Left of" in found["text"]
+    assert found["data"]["approval_reason_code"] == "limit_exceeded" and "Left under the limit" in found["text"]
     left = {one["limit"].rpartition("/")[2]: one["left"] for one in found["data"]["limits"]}
     assert left == {name: {"value": 20, "currency": "USD"} for name in ("account_24h", "account_day")}
 

@@ -107,5 +107,5 @@ def test_messages_of_one_process_are_not_passed_on_to_several_agents(proxied: Pr
         done = run_beside_proxy(*arguments, *more)
         return done.stderr if done.returncode == 2 else ""
 
-    assert "do not say whose call they are of" in refused(["--pass-on", "logging"])
-    assert "--pass-on logs: is none of resources, prompts, logging" in refused(["--pass-on", "logs"])
+    assert "do not say to whose call they belong" in refused(["--pass-on", "logging"])
+    assert "--pass-on logs: must be one of resources, prompts, logging" in refused(["--pass-on", "logs"])

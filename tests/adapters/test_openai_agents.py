@@ -65,7 +65,7 @@ def test_a_call_that_could_not_be_asked_about_is_made_again_and_waits_by_an_inte
     found = cases["silent_question"]
     assert (found["waiting"], found["called"]) == (["pay"], [])
     assert len(found["told"]) == 1 and "authority_unreachable" in found["told"][0]
-    assert "tried again later" in found["told"][0], "not that a person decides: no interruption is left for it"
+    assert "made again later" in found["told"][0], "not that a person decides: no interruption is left for it"
 
 
 def test_what_the_sdk_would_not_call_is_not_started(cases: dict[str, Any]) -> None:

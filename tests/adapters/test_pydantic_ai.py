@@ -62,7 +62,9 @@ def test_a_tool_that_a_capability_adds_around_the_others_runs_only_where_the_tab
 def test_a_toolset_that_asks_for_approvals_itself_is_refused(agent: Agent, kind: str) -> None:
     """The finding: its calls were started and then not made, each one in doubt."""
     answer = agent.begin(agent.refund(), asking=kind)
-    assert answer["raised"].startswith("UserError: a toolset under approval_required() asks behind the authority")
+    assert answer["raised"].startswith(
+        "UserError: a toolset under approval_required() asks a person only after the authority"
+    )
     assert answer["calls"] == [] and agent.place.operations(agent.payment) == []
 
 

@@ -129,11 +129,11 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     second = people.operator("admin", path="/ops/approvals")
     second.goto(asked)
     expect(second.get_by_role("heading", level=1)).to_contain_text("New key for any agent")
-    second.get_by_text("It is done exactly as it stands here").click()
+    second.get_by_text("The change is made exactly as shown here").click()
     second.get_by_label("Reason").fill("we spoke about it")
     second.get_by_label("Your password").fill(PASSWORD)
     second.get_by_role("button", name="Decide").click()
-    expect(notice(second)).to_contain_text("It is done when who asked collects the password or key")
+    expect(notice(second)).to_contain_text("It is done when the requester collects the password or key")
     expect(second.get_by_role("button", name="Create the key and show it")).to_have_count(0)
     page.goto(asked)
     page.get_by_role("button", name="Create the key and show it").click()
@@ -174,7 +174,7 @@ def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_a
     sign_in_anew(page, who)
     page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Create the key").click()
-    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
+    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was changed")
     expect(refusal(page)).to_be_in_viewport()
     expect(page.get_by_label("Expires after days")).to_have_value("77")
     expect(page.get_by_role("region", name="Create a key").get_by_label("Your password")).to_have_value("")
@@ -240,7 +240,7 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
         one.get_by_label("Your password").fill(PASSWORD)
         one.get_by_role("button", name="Record the resolution").click()
         expect(one.get_by_role("radio")).to_have_count(0)
-    expect(stale.get_by_text("This was resolved already: executed")).to_be_visible()
+    expect(stale.get_by_text("This was already resolved as executed")).to_be_visible()
     assert place.fixtures.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [
         ("completed", "success")]  # fmt: skip
 

@@ -59,8 +59,8 @@ def test_two_people_approve_what_takes_two_and_the_first_sees_the_second(people:
     expect(first.get_by_text("1 of 2 people have approved")).to_be_visible()
     assert place.fixtures.approval_status(approval) == "pending"
     # Who looked on is told before the next vote is given, and sees who spoke.
-    expect(second.get_by_text("This changed while you looked.")).to_be_visible()
-    second.get_by_role("button", name="Show it as it is now").click()
+    expect(second.get_by_text("This changed while you were looking at it.")).to_be_visible()
+    second.get_by_role("button", name="Show the current state").click()
     expect(second.get_by_text("1 of 2 people have approved")).to_be_visible()
     decide(second, "Approve", proof=PASSWORD)
     expect(notice(second)).to_contain_text("Approved.")
@@ -90,7 +90,7 @@ def test_a_card_that_was_decided_meanwhile_closes_its_form_and_changes_nothing(
     stale.route("**/state*", lambda route: route.fulfill(status=204))
     stale.goto(f"/ops/approvals/{approval}")
     decide(people.operator(path=f"/ops/approvals/{approval}"), "Reject", reason="I was quicker")
-    expect(page.get_by_text("This changed while you looked.")).to_be_visible()
+    expect(page.get_by_text("This changed while you were looking at it.")).to_be_visible()
     expect(page.get_by_text("It was rejected by")).to_be_visible()
     expect(page.get_by_role("button", name="Decide")).to_be_disabled()
     decide(stale, "Approve", proof=PASSWORD)
@@ -134,7 +134,7 @@ def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_w
     sign_in(other, who)
     expect(other.get_by_role("heading", name="Your account")).to_be_visible()
     decide(page, "Reject", reason=page.get_by_label("Reason").input_value())
-    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
+    expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was changed")
     expect(page.get_by_label("Reason")).to_have_value("words that took longer")
     assert place.fixtures.approval_status(approval) == "pending"
     page.get_by_role("button", name="Decide").click()
@@ -187,7 +187,7 @@ def test_everything_from_signing_in_to_approving_works_by_keyboard(people: Peopl
     tab_to(page.get_by_label("Password"))
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="What is asked")).to_be_visible()
+    expect(page.get_by_role("heading", name="Request")).to_be_visible()
     skip = page.get_by_role("link", name="Skip to the content")
     tab_to(skip)
     expect(skip).to_be_in_viewport()

@@ -160,7 +160,7 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
         {k: v for k, v in changed.items() if k != "hash"}, sort_keys=True, separators=(",", ":"), ensure_ascii=False
     )
     forged = {**changed, "hash": "sha256:" + hashlib.sha256(body.encode()).hexdigest()}
-    expect(paste(json.dumps(forged))).to_contain_text("this is not the proof of that name")
+    expect(paste(json.dumps(forged))).to_contain_text("this is not the proof with that id")
     expect(paste("{not json")).to_contain_text("it is not JSON")
     # Programs that keep the first of two read another decision than those that keep the last.
     twice = json.dumps(pack).replace("{", '{"decision": "ALLOW", ', 1)
@@ -182,7 +182,7 @@ def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(plac
     expect(told).to_contain_text("were not compared: ledger_entry_id, refund_id")
     forged = {**pack, "decision": "DENY"}
     told = paste({**forged, "hash": pack_hash(forged)})
-    expect(told).to_contain_text("this is not the proof of that name")
+    expect(told).to_contain_text("this is not the proof with that id")
     expect(told).to_contain_text("decision differs")
 
 
@@ -205,7 +205,7 @@ def test_a_given_pack_whose_action_is_public_by_its_pattern_is_the_one_on_record
     for other in ("email.send", "data", "database.read", 7):
         forged = {**pack, "action": other}
         paste({**forged, "hash": pack_hash(forged)})
-        expect(told).to_contain_text("this is not the proof of that name")
+        expect(told).to_contain_text("this is not the proof with that id")
         expect(told).to_contain_text("action differs")
 
 
@@ -240,7 +240,7 @@ def test_a_pasted_proof_is_no_match_while_the_record_cannot_be_asked(
     expect(told).to_contain_text("No match: this proof was changed.")
     visitor.unroute("**/verify/*.json")
     paste({**forged, "hash": pack_hash(forged)})
-    expect(told).to_contain_text("this is not the proof of that name")
+    expect(told).to_contain_text("this is not the proof with that id")
 
 
 def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:

@@ -55,7 +55,7 @@ def test_a_second_factor_is_set_up_and_then_asked_for(people: People, place: Pla
     expect(page.locator(".qr svg")).to_be_visible()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
     page.get_by_role("button", name="Confirm").click()
-    expect(notice(page)).to_contain_text("From now on signing in asks for a code.")
+    expect(notice(page)).to_contain_text("From now on, signing in asks for a code.")
 
     elsewhere = people.visitor()
     sign_in(elsewhere, who)
@@ -79,7 +79,7 @@ def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_keeps_it
     page.get_by_label("Target").fill("after-the-end")
     page.get_by_label("Reason").fill("nobody is signed in any more")
     page.get_by_role("button", name="Halt").click()
-    expect(page.get_by_text("You were signed out, and this was not done.")).to_be_in_viewport()
+    expect(page.get_by_text("You were signed out, and this action was not carried out.")).to_be_in_viewport()
     assert place.fixtures.sql("select scope from sentinel.halts where target = 'after-the-end'") == []
     # What was written waits; the link leads to signing in, in a tab of its own.
     with page.context.expect_page() as opened:
@@ -87,7 +87,7 @@ def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_keeps_it
     sign_in(opened.value, place.operator(), path="/ops/halts")
     expect(opened.value.get_by_role("heading", name="Halts")).to_be_visible()
     page.get_by_role("button", name="Halt").click()
-    expect(refusal(page)).to_contain_text("Nothing was done")
+    expect(refusal(page)).to_contain_text("Nothing was changed")
     page.get_by_role("button", name="Halt").click()
     expect(notice(page)).to_contain_text("The halt is in force.")
     assert place.fixtures.sql("select scope, target from sentinel.halts where target like 'after%'") == [

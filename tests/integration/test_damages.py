@@ -437,13 +437,16 @@ def test_a_check_that_takes_too_long_is_told_as_one_that_nobody_knows_of_and_the
         "-- slow: it never ends\nselect 'x' from pg_sleep(60);\n\n-- quick: nothing is there\nselect 'x' where false;\n"
     )
     slow, quick = run_invariants(fixtures.admin, file, minutes=0.003)
-    assert (slow.unchecked, slow.ran_out) == ("it took longer than a check may", True)
+    assert (slow.unchecked, slow.ran_out) == ("it took longer than its time limit", True)
     assert (quick.violations, quick.unchecked, quick.ran_out) == (0, "", False)
     monkeypatch.setenv("SENTINEL_DATABASE_URL", fixtures.url)
     monkeypatch.setattr("sentinel.cli.doctor.invariants_sql", lambda: file)
     done = CliRunner().invoke(main, ["doctor", "--minutes", "0.003"])
     assert done.exit_code == 1
-    assert "BAD  slow: not checked, it took longer than a check may: it never ends; --minutes gives it" in done.output
+    assert (
+        "BAD  slow: not checked, it took longer than its time limit: it never ends; allow more with --minutes"
+        in done.output
+    )
     assert "ok   quick: nothing is there" in done.output
 
 
@@ -457,7 +460,7 @@ def test_a_comparison_with_the_checkpoints_that_takes_too_long_is_told_and_the_o
     monkeypatch.setattr("sentinel.cli.doctor.compare_checkpoints", too_long)
     done = CliRunner().invoke(main, ["doctor", "--minutes", "0.05", "--checkpoint", str(honest.file)])
     assert done.exit_code == 1
-    assert "BAD  checkpoints: not checked, it took longer than a check may; --minutes gives it longer" in done.output
+    assert "BAD  checkpoints: not checked, it took longer than its time limit; allow more with --minutes" in done.output
     assert "ok   held_differs:" in done.output
 
 

@@ -70,7 +70,7 @@ def test_a_file_of_authorities_that_the_account_cannot_read_is_a_fault_of_the_ad
     (file := tmp_path / "root.crt").touch()
     # Whoever runs the tests may be root, who reads everything.
     monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(file), os.R_OK))
-    with pytest.raises(NoRootCertificate, match=f"there is no {file} that this account can read: ") as refused:
+    with pytest.raises(NoRootCertificate, match=f"this account cannot read {file}: ") as refused:
         use(f"{CHECKED}&sslrootcert={file}")
     assert SECRET not in refused.value.detail
 

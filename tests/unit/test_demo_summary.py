@@ -62,7 +62,7 @@ def test_a_reload_says_what_it_came_to(tmp_path: Path) -> None:
     said = reloaded_text(folder, NOWHERE)
     assert "agent_actions.yaml:" in said
     assert 'did you mean "ALLOW"?' in said
-    assert said.endswith("The policies are not reloaded; the last good ones stay in force.")
+    assert said.endswith("The policies were not reloaded; the last valid ones stay in force.")
 
 
 HUNG_UP = """

@@ -66,7 +66,7 @@ def _refuse_untried(job: RunRequest) -> None:
     routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all
     settled = {route.settles_to for route in routes if route.switch == job.switch and route.to_person is None}
     if settled and settled <= untried:
-        raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a gate cannot try")
+        raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a launch gate cannot test")
 
 
 if __name__ == "__main__":

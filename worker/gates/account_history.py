@@ -100,14 +100,18 @@ def _refund(client: Client, admin: psycopg.Connection[Any], job: RunRequest, bat
     for piece, answer in zip(batch, answers, strict=True):
         if not isinstance(answer, GuardAnswer) or answer.status != "allowed":
             why = answer.reason_code if isinstance(answer, GuardAnswer) else answer
-            raise AccountHistoryFailed(f"{piece.case.where}: {piece.money} before could not be refunded: {why}")
+            raise AccountHistoryFailed(
+                f"{piece.case.where}: the earlier refund of {piece.money} could not be made: {why}"
+            )
         permits.append(answer)
     started = client.start_many([(permit, str(uuid.uuid4())) for permit in permits])
     reported = client.report_many([_report(piece, job) for piece in batch])
     for piece, *done in zip(batch, started, reported, strict=True):
         if (failed := next((one for one in done if isinstance(one, ClientError)), None)) is not None:
             # Reserved and not captured it would stay where it is, and its case be judged on another history.
-            raise AccountHistoryFailed(f"{piece.case.where}: {piece.money} before could not be refunded: {failed}")
+            raise AccountHistoryFailed(
+                f"{piece.case.where}: the earlier refund of {piece.money} could not be made: {failed}"
+            )
     moves = [
         {
             "operation_id": permit.operation_id,

@@ -161,7 +161,7 @@ def _values(source: Source, key: str, item: Node, number: int) -> tuple[str, dic
             source.fields(Table({name: item}, {name: item.place}, item.place), "each", known=FIELDS)
     parts = (item,) if len(names) == 1 else source.listing(item, f"each: {key}")
     if len(parts) != len(names):
-        raise source.error(item.place, f"each: {key}: {len(names)} values are needed, {len(parts)} are there")
+        raise source.error(item.place, f"each: {key}: {len(names)} values are needed, {len(parts)} are given")
     return _label(parts, number), dict(zip(names, parts, strict=True))
 
 

@@ -119,11 +119,11 @@ def _problems(
 ) -> list[str]:
     found = [f"{len(wrong)} wrong executions"] if wrong else []
     if lower < LEAST_LOWER_BOUND:
-        found.append(f"the correct rate is only known to be over {lower:.4f}, and must be over {LEAST_LOWER_BOUND}")
+        found.append(f"the lower bound of the correct rate is {lower:.4f}, and must be over {LEAST_LOWER_BOUND}")
     if left:
         found.append(f"{len(left)} boundaries are not covered: " + ", ".join(map(str, left)))
     if not has_executed:
-        found.append("nothing was executed, so nothing is known about executions")
+        found.append("no case was executed, so executions were not tested")
     if day_changed:
         found.append("a day of the policy began during the run: run it again")
     return found

@@ -29,7 +29,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
 _MAX_SUMMARY = 500
 OUTSIDE = PublicHttpClient()
 
-ALERTS = Counter("orders_alerts", "Tries to deliver an alert by result: sent or failed.", ["result"])
+ALERTS = Counter("orders_alerts", "Attempts to deliver an alert by result: sent or failed.", ["result"])
 log = structlog.get_logger("worker.orders")
 
 HOLD_SECONDS = 60.0

@@ -27,7 +27,7 @@ from worker.settlement import stripe_events
 from worker.settlement.stripe_events import StripeWebhook
 
 DESCRIPTION = (
-    "Signed order webhooks in, one of three lanes out. How a source signs and where its fields are is declared in"
+    "Takes signed order webhooks and puts each order into one of three lanes. How a source signs and where its fields are is declared in"
     " `policies/order_sources.yaml`. One order is reviewed once, however often it is delivered."
 )
 _DOCUMENT_THREADS = 4
@@ -49,12 +49,12 @@ _STANDING: dict[str, Any] = {
 _DELIVERY = Documentation(
     "An order, signed by its source",
     description="The same delivery again gets the same answer with `X-Sentinel-Idempotent-Replay: true`; while an order"
-    " waits, the answer says where it stands now.",
+    " waits, the answer shows its current status.",
     responses={
         200: ("Fulfilled or held at once.", _STANDING),
         202: (
-            "Queued for an analyst, or accepted and being fulfilled. A repeat of one that waited is 202 for good; its body says"
-            " where the order stands.",
+            "Queued for an analyst, or accepted and being fulfilled. A repeat of a delivery that was answered 202 is always answered 202; its body shows"
+            " the order's current status.",
             _STANDING,
         ),
     },
@@ -115,7 +115,7 @@ def _readiness_of(store: OrderStore, key: KeyCheck) -> Readiness:
 def _meta_routes(app: Flask, store: OrderStore, readiness: Readiness) -> None:
     document = OpenApiText(title="sentinel order review", description=DESCRIPTION, security_schemes={})
 
-    document_health(app, "Whether orders can be taken")
+    document_health(app, "Whether orders can be accepted")
 
     @app.get("/metrics")
     @documented(

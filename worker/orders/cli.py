@@ -17,7 +17,7 @@ from worker.orders.reports_cli import reports
 
 @click.group()
 def order_review() -> None:
-    """Order review in three lanes: webhooks in; fulfilled, asked or held."""
+    """Order review: orders from webhooks are fulfilled, queued for an analyst, or held."""
 
 
 @order_review.command(cls=OneLineCommand)
@@ -25,7 +25,7 @@ def order_review() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_ORDERS_PORT, default 7862]")
 @click.option(
     "--graceful-seconds", type=click.IntRange(0, 300), default=20, show_default=True,
-    help="How long SIGTERM waits for orders in hand.",
+    help="How long SIGTERM waits for orders in progress.",
 )  # fmt: skip
 @one_line_errors
 def serve(graceful_seconds: int, **options: Any) -> None:

@@ -41,9 +41,9 @@ def lookup_url_fault(url: str) -> str | None:
         return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
     host_ends = url.find("/", len("https://"))
     if "{" in url[: host_ends if host_ends > 0 else len(url)]:
-        return "a placeholder may not choose the host"
+        return "the url must not have a placeholder in its host"
     fault = PublicHttpClient().fault(PLACEHOLDER.sub("x", url))
-    return None if fault is None else f"may not be called ({fault}): https, a public name and port 443 or 8443"
+    return None if fault is None else f"the url must be https, with a public name and port 443 or 8443 ({fault})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Enricher:
         url = _url(order, lookup.url)
         seconds = min(lookup.timeout_seconds, deadline - self._now())
         if url is None or seconds <= 0:
-            return "nothing to ask with" if url is None else "no time left"
+            return "the order has no value for its URL" if url is None else "no time left"
         headers = {"Authorization": f"Bearer {lookup.key}"} if lookup.key else {}
         found = self._outward.exchange("GET", url, headers=headers, deadline_seconds=seconds)
         if isinstance(found, NoResponse | NotAllowed):

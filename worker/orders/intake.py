@@ -111,7 +111,7 @@ class Intake(QuickHandler):
     def _read(self, environ: dict[str, Any], name: str | None) -> DeliveredOrder:
         """Check limits and signature of a delivery, and parse it."""
         if name is None:
-            raise NotFound("there is nothing here")
+            raise NotFound("there is nothing at this address")
         self.count_address(environ)
         body = framed_bytes(environ, self._max_body_bytes)
         source = self._genuine(environ, name, body)

@@ -17,31 +17,31 @@ from sentinel.core.errors import BodyTooLarge, SentinelError
 from worker.orders.order import Score
 from worker.orders.store import OrderFigures, OrderStore
 
-ANSWERS = Counter("orders_deliveries", "Deliveries by source and what came of them.", ["source", "result"])
-SIGNATURE_FAILURES = Counter("orders_signature_failures", "Deliveries that were not genuine.", ["why"])
+ANSWERS = Counter("orders_deliveries", "Deliveries by source and result.", ["source", "result"])
+SIGNATURE_FAILURES = Counter("orders_signature_failures", "Deliveries without a valid signature.", ["why"])
 RATE_LIMITED = Counter("orders_rate_limited", "Deliveries refused by a limit: address or source.", ["limit"])
-LANES = Counter("orders_decided", "Orders by lane and what the authority's answer was.", ["lane", "event"])
-SETTLED = Counter("orders_settled", "Fulfilments by how they ended.", ["status"])
-PUT_OFF = Counter("orders_put_off", "Orders put off by where they stood.", ["status"])
-NO_AUTHORITY = Counter("orders_without_authority", "Times the authority gave no usable answer.")
-MODEL = Counter("orders_model", "What the model said to the rules' score.", ["answer"])
+LANES = Counter("orders_decided", "Orders by lane and the authority's answer.", ["lane", "event"])
+SETTLED = Counter("orders_settled", "Fulfilments by result.", ["status"])
+PUT_OFF = Counter("orders_put_off", "Postponed orders by their status.", ["status"])
+NO_AUTHORITY = Counter("orders_without_authority", "Orders to which the authority gave no usable answer.")
+MODEL = Counter("orders_model", "Model answers about the rules' score.", ["answer"])
 REPORTS = Counter("orders_reports", "Reports to the authority by result.", ["result"])
 SECONDS = Histogram(
-    "orders_delivery_seconds", "From a delivery's arrival to its answer.",
+    "orders_delivery_seconds", "Time from a delivery's arrival to its answer.",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )  # fmt: skip
 SCORE_SECONDS = Histogram(
-    "orders_score_seconds", "Enriching and scoring an order.",
+    "orders_score_seconds", "Time to enrich and score an order.",
     buckets=(0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 15),
 )  # fmt: skip
 
 _OPEN = {
-    "queued": "Orders that wait for an analyst: queued, or come back.",
-    "oldest_queued_seconds": "Since when the oldest of them is decided, or is here where nothing was decided.",
-    "under_way": "Orders between their delivery and their lane's end that wait for nobody.",
-    "holds_open": "Holds that the shop has not taken yet.",
+    "queued": "Orders that wait for an analyst: queued or returned.",
+    "oldest_queued_seconds": "Age of the oldest of them since its decision, or since its arrival if there is none.",
+    "under_way": "Orders in progress: delivered, not finished, and not waiting for an analyst.",
+    "holds_open": "Holds that the shop has not accepted yet.",
     "reports_open": "Outcomes that the authority has not acknowledged.",
-    "alerts_open": "Alerts that no channel has taken yet.",
+    "alerts_open": "Alerts not delivered yet.",
 }
 
 

@@ -101,7 +101,7 @@ class OrderSteps(OrderTaking):
             self.store.put_off, [(run, _without_answer(run.work, error)) for run, error in without]
         ):
             metrics.NO_AUTHORITY.inc()
-            run.fail(TryLater("no decision can be given now; send it again"))
+            run.fail(TryLater("no decision is possible now; send the order again later"))
         return [(run, answer) for run, answer in found if isinstance(answer, GuardAnswer)]
 
     def _is_late(self, run: OrderRun) -> bool:
@@ -370,7 +370,7 @@ def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
 
 
 def _too_many_rounds(_: list[OrderRun]) -> None:
-    raise TryLater("the order goes round in circles")
+    raise TryLater("the order did not leave a loop of steps")
 
 
 Done = Callable[[OrderRun], None]

@@ -45,7 +45,7 @@ _url = click.option(
     show_default=True,
     help="The intake's address.",
 )
-_source = click.option("--source", "name", default="demo", show_default=True, help="As which source.")
+_source = click.option("--source", "name", default="demo", show_default=True, help="The source to sign as.")
 _policies = click.option(
     "--policies", type=click.Path(path_type=Path, file_okay=False, exists=True), envvar="SENTINEL_POLICIES_DIR",
     default=policies_dir, help="Folder with order_sources.yaml.",
@@ -62,8 +62,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     "--rate", type=click.FloatRange(min=0.1, max=10_000), default=20.0, show_default=True, help="Deliveries per second."
 )
 @click.option("--redeliver", is_flag=True, help="Send each order twice, out of order and concurrently.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only so many orders.")
-@click.option("--seed", type=int, default=_SEED, show_default=True, help="Of the order in which --redeliver sends.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many orders.")
+@click.option(
+    "--seed", type=int, default=_SEED, show_default=True, help="Seed for the order in which --redeliver sends."
+)
 @_json
 def replay_orders(
     file: BinaryIO, name: str, url: str, policies: Path, rate: float, redeliver: bool, limit: int | None, seed: int,
@@ -103,7 +105,7 @@ def _require_somebody(url: str) -> None:
         socket.create_connection((address.hostname or "", port), timeout=_CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise click.ClickException(
-            f"nobody answers at {url}: {error}; start `worker order-review serve` or name the intake's address with --url"
+            f"no answer from {url}: {error}; start `worker order-review serve` or name the intake's address with --url"
         ) from None
 
 
@@ -169,11 +171,11 @@ def sign_webhook(file: Path, name: str, url: str, policies: Path) -> None:
 @_policies
 @_json
 def sources(payload: Path | None, name: str | None, policies: Path, as_json: bool) -> None:
-    """Who may send orders, and whether each has a secret; or what a source reads of a payload, and the lane that follows."""
+    """List the sources of orders and whether each has a secret; with --try, show what a source reads from a payload, and the resulting lane."""
     with _told():
         found = Sources.load(policies / FILE_NAME)
     if name is not None and found.find(name) is None:
-        raise click.UsageError(f"there is no source {name}; there are {', '.join(one.name for one in found.all)}")
+        raise click.UsageError(f"there is no source {name}; known: {', '.join(one.name for one in found.all)}")
     if payload is not None:
         with _told():
             content = read_object(payload.read_bytes(), MOST_BODY_BYTES)
@@ -204,7 +206,7 @@ def _open_source(policies: Path, name: str) -> OrderSource:
     table = Sources.load(policies / FILE_NAME)
     source = table.find(name)
     if source is None:
-        raise click.UsageError(f"there is no source {name}; there are {', '.join(one.name for one in table.all)}")
+        raise click.UsageError(f"there is no source {name}; known: {', '.join(one.name for one in table.all)}")
     if not source.is_open:
         raise click.UsageError(f"the source {name} has no secret: set the variable that {FILE_NAME} names for it")
     return source

@@ -60,14 +60,14 @@ class _Acted:
 
 @click.group()
 def reports() -> None:
-    """Outcomes of orders that the authority refused for good, each of which waits for a person."""
+    """Reports about orders that the authority refused permanently; each waits for a person."""
 
 
 @reports.command("list", cls=OneLineCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @one_line_errors
 def list_(as_json: bool) -> None:
-    """List them, with what the authority said."""
+    """List them with the authority's answers."""
     from sentinel.store.queries import all_rows
 
     with _intake() as (pool, tenant_id):
@@ -79,17 +79,17 @@ def list_(as_json: bool) -> None:
         why = one.last_error or "no reason given"
         click.echo(f"{one.source} {one.order_id}  {one.state}, {counted(one.tries, 'try', 'tries')}: {why}")
     if not found:
-        click.echo("No report waits for a person.")
+        click.echo("No refused report waits for a person.")
 
 
 @reports.command(cls=OneLineCommand)
 @click.argument("source")
 @click.argument("order")
-@reason_option("Why; kept with the report.")
+@reason_option("Reason; stored with the report.")
 @by_option("Who does this")
 @one_line_errors
 def resend(source: str, order: str, reason: str, by: str) -> None:
-    """Have an order's report sent again, once what the authority refused it for is mended. Exit 1 where none was refused.
+    """Resend an order's report, once the cause of the refusal is fixed. Exit 1 if the order has no refused report.
 
     \b
     Example:
@@ -101,13 +101,14 @@ def resend(source: str, order: str, reason: str, by: str) -> None:
 @reports.command("discard", cls=OneLineCommand)
 @click.argument("source")
 @click.argument("order")
-@reason_option("Why; kept with the report.")
+@reason_option("Reason; stored with the report.")
 @by_option("Who does this")
 @one_line_errors
 def discard(source: str, order: str, reason: str, by: str) -> None:
-    """Put an order's report away: it is not sent any more, and who said so and why stays with it. Exit 1 where none was refused.
+    """Discard an order's report, so that it is not sent any more. Exit 1 if the order has no refused report.
 
-    The authority does not learn what it says: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`).
+    Who discarded it and why is stored with it. The authority does not learn the outcome: if it has the operation in doubt,
+    resolve it there (`sentinel in-doubt resolve`).
 
     \b
     Example:

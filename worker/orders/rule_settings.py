@@ -164,7 +164,9 @@ def _amounts(source: Source, node: Node, what: str) -> Amounts:
     found = {}
     for currency, value in table.entries.items():
         if currency not in DIGITS:
-            raise source.error(table.keys[currency], f'{what}: "{currency}" is no currency', nearest(currency, DIGITS))
+            raise source.error(
+                table.keys[currency], f'{what}: "{currency}" is not a currency', nearest(currency, DIGITS)
+            )
         try:
             found[currency] = parse_money(source.text(value, f"{what} {currency}"), currency).amount_minor
         except InvalidInput as error:

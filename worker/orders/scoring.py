@@ -69,7 +69,9 @@ class RulesScore:
 
     def _currency(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
         if order.amount.currency not in self._covered:
-            yield RuleHit(Code.CURRENCY_NOT_COVERED, Band.MEDIUM, f"no numbers for {order.amount.currency}")
+            yield RuleHit(
+                Code.CURRENCY_NOT_COVERED, Band.MEDIUM, f"the rules have no amounts for {order.amount.currency}"
+            )
 
     def _nothing_to_pay(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
         # It may be a gift, a full discount or a manipulated price, and the other rules' amount thresholds do not apply
@@ -123,7 +125,7 @@ class RulesScore:
     def _velocity(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
         rule = self._numbers.velocity
         if known.velocity_24h is None:
-            yield RuleHit(Code.ACCOUNT_UNKNOWN, rule.unknown, "how much this account ordered before is unknown")
+            yield RuleHit(Code.ACCOUNT_UNKNOWN, rule.unknown, "the earlier orders of this account are unknown")
             return
         orders = known.velocity_24h + 1
         if (band := _band_of(rule, orders)) is not Band.LOW:
@@ -205,13 +207,15 @@ class Scorer:
             # A rule that raises has no result, so a person looks. Log only the type: the error's text may quote the
             # order.
             _log.error("scoring an order failed: %s", type(error).__name__)
-            score = Score(Band.MEDIUM, (Signal(SCORE_FAILED, "the score could not be made"),))
+            score = Score(Band.MEDIUM, (Signal(SCORE_FAILED, "the order could not be scored"),))
         return replace(score, signals=(*noticed, *score.signals))
 
     def _score(self, order: Order, known: KnownAccount, deadline: float) -> Score:
         rules = self._rules.score(order, known)
         if not isinstance(rules.band, Band) or rules.band is Band.UNKNOWN:
-            rules = replace(rules, band=Band.MEDIUM, signals=(*rules.signals, Signal(SCORE_FAILED, "no band of ours")))
+            rules = replace(
+                rules, band=Band.MEDIUM, signals=(*rules.signals, Signal(SCORE_FAILED, "the rules gave no valid band"))
+            )
         if self._now() >= deadline:
             return fall_back(rules, OUT_OF_TIME, "no time was left to score it")
         # The model can only raise a band, and high is the highest: do not ask it.
@@ -219,5 +223,5 @@ class Scorer:
             return rules
         judged = self._model.judge(order, rules, deadline)
         if not isinstance(judged.band, Band) or RANK[judged.band] < RANK[rules.band]:
-            return fall_back(rules, ModelCode.MALFORMED, "milder than the rules")
+            return fall_back(rules, ModelCode.MALFORMED, "the model's band was lower than that of the rules")
         return judged

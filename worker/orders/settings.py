@@ -32,17 +32,19 @@ class OrderReviewSettings:
     api_key: str = setting("SENTINEL_ORDERS_API_KEY", "The agent key of order review. Required.", "")
     database_url: str = setting(
         "ORDERS_DATABASE_URL",
-        "PostgreSQL with the orders schema: the authority's, the console's and the ledger's, or analysts could not decide;"
-        " default SENTINEL_DATABASE_URL, else the embedded one.",
+        "Address of the PostgreSQL with the orders schema: the database of authority, console and ledger, or analysts could not decide on orders."
+        " Default SENTINEL_DATABASE_URL, else the embedded one.",
         "",
     )
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
     stripe_webhook_secrets: tuple[str, ...] = setting(
         "SENTINEL_STRIPE_WEBHOOK_SECRETS",
-        "Signing secrets of Stripe's webhook endpoint /webhooks/stripe, comma separated, newest first; unset: there is none.",
+        "Signing secrets of Stripe's webhook endpoint /webhooks/stripe, comma separated, newest first; if not set, the endpoint does not exist.",
         (),
     )
-    tenant_id: uuid.UUID | None = setting("SENTINEL_TENANT_ID", "Tenant; default: the ledger's default tenant.")
+    tenant_id: uuid.UUID | None = setting(
+        "SENTINEL_TENANT_ID", "Id of the tenant; default: the ledger's default tenant."
+    )
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR", "Folder with order_sources.yaml and order_signals.yaml.", policies_dir()
     )
@@ -51,89 +53,95 @@ class OrderReviewSettings:
     processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
     threads: int = setting(
         "SENTINEL_ORDERS_THREADS",
-        "Threads per process for what is asked outside about one order: look-ups, a model, a shop.",
+        "Threads per process for calls to other systems about one order: look-ups, a model, a shop.",
         48,
     )
-    health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
+    health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
     health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
     max_connections: int = setting(
         "SENTINEL_ORDERS_MAX_CONNECTIONS",
-        "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start.",
+        "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start.",
         2000,
     )
     max_connections_per_address: int = setting(
         "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
-        "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind trusted proxies, which are one address.",
+        "Connections per process from one address (IPv6: from one /64 network); not applied behind trusted proxies, whose clients share one address.",
         200,
     )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES",
-        "How many proxies in front set X-Forwarded-For and -Proto; senders are told apart by it.",
+        "How many proxies in front of this program set X-Forwarded-For and X-Forwarded-Proto; a sender's address is then taken from X-Forwarded-For.",
         0,
     )
     behind_tls: bool = setting(
         "SENTINEL_BEHIND_TLS",
-        f"{BEHIND_TLS} Where trusted proxies set X-Forwarded-Proto, they tell it of each request.",
+        f"{BEHIND_TLS} If it is off, X-Forwarded-Proto of trusted proxies decides for each request.",
         False,
     )
     address_per_second: int = setting(
         "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
-        "Deliveries per second and address, of IPv6 by its first 64 bits, genuine or not, over all processes.",
+        "Deliveries per second from one address (IPv6: from one /64 network), with a valid signature or not, over all processes.",
         100,
     )
-    address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries an address may make at once.", 600)
+    address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries that an address may make at once.", 600)
     max_body_bytes: int = setting(
         "SENTINEL_ORDERS_MAX_BODY_BYTES",
-        "Longest delivery, refused as 413 beyond it; an order of Shopify takes one to three kilobytes a line. At most 4194304.",
+        "Largest body of a delivery; a larger one is refused with 413. An order of Shopify takes one to three kilobytes per order line. At most 4194304.",
         MAX_BYTES,
     )
     budget_seconds: float = setting(
         "SENTINEL_ORDERS_BUDGET_SECONDS",
-        "What one order may take in all; out of time, a person looks. More than 16 where look-ups or a model are asked.",
+        "Time for one order in all; when it is used up, the order goes to a person. Must be more than 16 where look-ups or a model are used.",
         30.0,
     )
     lease_seconds: float = setting(
         "SENTINEL_ORDERS_LEASE_SECONDS",
-        "How long an order stays with a process that does not finish it; more than the budget.", 35.0,
+        "After this long another process takes over an order that is not finished; must be more than SENTINEL_ORDERS_BUDGET_SECONDS.", 35.0,
     )  # fmt: skip
     authority_timeout_seconds: float = setting(
         "SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS", "Longest call to the authority, retries included.", 5.0
     )
     poll_seconds: float = setting(
-        "SENTINEL_ORDERS_POLL_SECONDS", "How often the background looks for what was left, decided or is due.", 0.5
+        "SENTINEL_ORDERS_POLL_SECONDS",
+        "How often the background task looks for unfinished orders, decided approvals and work that is due.",
+        0.5,
     )
     shop_url: str = setting(
         "SENTINEL_SHOP_URL",
-        "Address of the shop, {source} in its path becomes the source; without it a simulated shop writes rows.",
+        "Address of the shop; {source} in its path is replaced by the order's source. If not set, a simulated shop writes rows to the database.",
         "",
     )
-    shop_key: str = setting("SENTINEL_SHOP_KEY", "Bearer key for the shop; none: sent without.", "")
+    shop_key: str = setting("SENTINEL_SHOP_KEY", "Bearer key for the shop; if not set, none is sent.", "")
     shop_timeout_seconds: float = setting("SENTINEL_SHOP_TIMEOUT_SECONDS", "Longest call to the shop.", 3.0)
     shop_under_way_seconds: float = setting(
-        "SENTINEL_SHOP_UNDER_WAY_SECONDS", "For so long after a try without an answer the shop is only looked at.", 10.0
+        "SENTINEL_SHOP_UNDER_WAY_SECONDS",
+        "After a call that the shop did not answer, the order is only looked up there for this long before the call is repeated.",
+        10.0,
     )
     slack_webhook_url: str = setting(
-        "SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook for alerts; without it they go to the log.", ""
+        "SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook for alerts; if not set, alerts go to the log.", ""
     )
     alerts_on_this_machine: bool = setting(
-        "SENTINEL_ALERTS_ON_THIS_MACHINE", "1: the alert webhook may be on this machine; demo and tests only.", False
+        "SENTINEL_ALERTS_ON_THIS_MACHINE", "1 allows an alert webhook on this machine; demo and tests only.", False
     )
     model_url: str = setting(
         "SENTINEL_ORDERS_MODEL_URL",
-        "OpenAI-compatible endpoint that may raise a score, the part before /chat/completions; none: rules only.",
+        "Address of an OpenAI-compatible model that may raise a score, the part before /chat/completions; if not set, only the rules score.",
         "",
     )
-    model_name: str = setting("SENTINEL_ORDERS_MODEL", "Name of the model there; needed with the address.", "")
-    model_key: str = setting("SENTINEL_ORDERS_MODEL_API_KEY", "Bearer key for it; none: sent without.", "")
+    model_name: str = setting(
+        "SENTINEL_ORDERS_MODEL", "Name of the model; required with SENTINEL_ORDERS_MODEL_URL.", ""
+    )
+    model_key: str = setting("SENTINEL_ORDERS_MODEL_API_KEY", "Bearer key for the model; if not set, none is sent.", "")
     model_timeout_seconds: float = setting(
-        "SENTINEL_ORDERS_MODEL_TIMEOUT_SECONDS", "Longest wait for the model, repairs included.", 3.0
+        "SENTINEL_ORDERS_MODEL_TIMEOUT_SECONDS",
+        "Longest wait for the model's score, including second requests after a malformed answer.",
+        3.0,
     )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     failpoint: str = setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only.", "")
-    failpoints_allowed: bool = setting(
-        "SENTINEL_ALLOW_FAILPOINTS", "1 lets SENTINEL_FAILPOINT work; tests only.", False
-    )
+    failpoints_allowed: bool = setting("SENTINEL_ALLOW_FAILPOINTS", "1 allows SENTINEL_FAILPOINT; tests only.", False)
 
 
 AFTER_SCORE_SECONDS = 16.0

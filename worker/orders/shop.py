@@ -106,7 +106,7 @@ class HttpShop:
     def _client_for(self, review: Review) -> JsonClient | EffectRefused:
         if review.order_id.strip(".") == "":
             # HTTP clients resolve "." and ".." in a path: the request would go to another URL.
-            return EffectRefused("its id cannot be part of an address")
+            return EffectRefused("the order id cannot be part of a URL")
         base = self._url.rstrip("/").replace("{source}", quote(review.source, safe=""))
         return JsonClient(f"{base}/orders/{quote(review.order_id, safe='')}", self._api_key, self._timeout_seconds)
 
@@ -137,7 +137,7 @@ def _done(reply: Reply, wanted: str, operation_id: uuid.UUID) -> EffectResult:
 def _status_of(reply: Reply) -> ShopStatus | NoAnswer:
     status = reply.body.get("status")
     if status not in STATUSES:
-        return NoAnswer("a 200 that does not say how the order stands")
+        return NoAnswer("an answer 200 that does not give the order's status")
     return ShopStatus(str(status), _text(reply.body.get("operation_id")), _text(reply.body.get("reference")))
 
 
@@ -181,7 +181,7 @@ def perform(
         if found is not NOT_THERE:
             return found
         if tried.seconds_ago < under_way_seconds:
-            return NoAnswer("not there yet; the try before may still be under way")
+            return NoAnswer("not there yet; the previous attempt may still be in progress")
     return _ask(shop, review, kind, operation_id)
 
 
@@ -283,7 +283,7 @@ class SimulatedShop:
         except (psycopg.Error, EngineUnavailable) as error:
             return NoAnswer(first_line(error))
         if found is None:
-            return NoAnswer("it is neither there nor could be done")
+            return NoAnswer("the shop neither has it nor could do it")
         if found.status != status:
             return EffectRefused(f"it is {found.status} already")
         same = status == "held" or found.operation_id == str(operation_id)

@@ -350,10 +350,14 @@ class _File:
         if scheme is Scheme.STANDARD:
             for key in ("header", "prefix"):
                 if key in at:
-                    raise source.error(at[key].place, f"standard_webhooks names its own headers: no {key} here")
+                    raise source.error(
+                        at[key].place, f"{key} must be omitted: standard_webhooks defines its own headers"
+                    )
             return Signing(scheme, secrets)
         if "header" not in at:
-            raise source.error(at["scheme"].place, f'"header" is missing: where does {scheme} put its signature?')
+            raise source.error(
+                at["scheme"].place, f'"header" is missing: it must name the header of the signature of {scheme}'
+            )
         header = source.text(at["header"], "header", form=_HEADER, means="the name of a header")
         return Signing(scheme, secrets, header, _prefix(source, at["prefix"]) if "prefix" in at else "")
 
@@ -375,14 +379,14 @@ class _File:
             return None
         key = standard_key(text) if scheme is Scheme.STANDARD else text.encode()
         if key is None:
-            raise source.error(node.place, f"{variable} must hold whsec_ and base64")
+            raise source.error(node.place, f"{variable} must be whsec_ followed by base64")
         least = LEAST_STANDARD_BYTES if scheme is Scheme.STANDARD else LEAST_BYTES
         if len(key) < least:
-            raise source.error(node.place, f"{variable} holds a secret of less than {least} bytes")
+            raise source.error(node.place, f"{variable} must hold a secret of at least {least} bytes")
         # With a shared secret, a delivery for one source would verify for the other too, and be another order there.
         owner = self._seen.setdefault(hmac.digest(key, b"order source", "sha256"), name)
         if owner != name:
-            raise source.error(node.place, f'{variable} holds the secret of source "{owner}" too')
+            raise source.error(node.place, f'{variable} must not hold the same secret as source "{owner}"')
         return key
 
     def _secret_text(self, source: Source, node: Node, variable: str) -> str:

@@ -505,7 +505,7 @@ def _replay(taken: TakeResult) -> OrderResponse:
 def _alert_conflict(store: OrderStore, order: Order, digest: str) -> None:
     # One alert per different body, so that a sender that repeats it does not raise more.
     alert = {
-        "kind": "body_conflict", "occasion": digest[:64], "summary": "a known order came again with another body",
+        "kind": "body_conflict", "occasion": digest[:64], "summary": "a known order was delivered again with another body",
         "details": {"body_sha256": digest},
     }  # fmt: skip
     store.raise_alert(order.source, order.order_id, alert)

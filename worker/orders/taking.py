@@ -94,7 +94,7 @@ class OrderRun:
             error = DeliveryInFlight()
         elif not isinstance(error, SentinelError):
             log.error("order_failed", review_id=str(self.claimed and self.claimed.review_id), exc_info=error)
-            error = TryLater("the order could not be finished now; send it again")
+            error = TryLater("the order could not be finished now; send it again later")
         self.error = error
 
     def result(self) -> OrderResponse:

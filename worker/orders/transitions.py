@@ -191,7 +191,7 @@ def question_refused_alert(work: ClaimedOrder, why: str) -> dict[str, Any]:
 
     While the order has no lane, this alert puts it into the analysts' queue (`orders.resolve_returned`).
     """
-    summary = f"the authority refuses to be asked about the order: {why}"
+    summary = f"the authority refuses to decide on the order: {why}"
     return _alert("question_refused", summary, work, why) | {"occasion": work.status.lower()}
 
 
@@ -209,7 +209,7 @@ def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> di
     """The alert about an effect that the shop has not taken after `LATE_TRIES` attempts; None before that."""
     if tries_before + 1 < LATE_TRIES:
         return None
-    summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
+    summary = f"the shop has not accepted the {verb} after {tries_before + 1} attempts: {why}"
     return _alert("shop_late", summary, work, why) | {"occasion": verb, "each_time": True}
 
 

@@ -137,9 +137,9 @@ def show_trial(tried: list[PayloadTrial], *, as_json: bool) -> None:
     for one in tried:
         out().print(Text(f"{one.source}: {_outcome(one)}", style="bold"))
         _print_table(one)
-        _print_list("not read by anybody", one.unread)
+        _print_list("not read", one.unread)
         _print_list("missing, though the source always sends it", one.missing)
-        _print_list("missing here, and looked up by the intake", one.to_look_up)
+        _print_list("missing here; the intake looks them up", one.to_look_up)
         _print_list("signals", one.signals)
 
 

@@ -258,7 +258,7 @@ class Agent:
             outcome.open = self._ledger.open_counts()
             outcome.untaken = self._untaken()
             if self._stopping.is_set() and outcome.open.due:
-                outcome.trouble = outcome.trouble or "told to end before it was done"
+                outcome.trouble = outcome.trouble or "stopped before it was done"
         return outcome
 
     def _drain(self, outcome: RunResult, budget: RowLimit, until: datetime) -> None:
@@ -274,7 +274,7 @@ class Agent:
             outcome.reported += batch.reported
             if batch.unanswered and not batch.answered:
                 # Without the authority, claiming the rest would only postpone them.
-                outcome.trouble = f"the authority gives no answer: {batch.detail}"
+                outcome.trouble = f"the authority does not respond: {batch.detail}"
 
     # Loop
 
@@ -397,8 +397,8 @@ class Agent:
             return None
         rows = ", ".join(f"{counted(one.entries, 'due row')} of the agent {one.agent_id}" for one in found)
         return (
-            f"no worker of their own for {rows}: this key is bound to {only}, and none of that name was heard of for an hour;"
-            " a worker whose key is bound to none takes them"
+            f"no worker of their own for {rows}: this key is bound to {only}, and no worker of that agent was seen for an hour;"
+            " a worker whose key is not bound to an agent takes them"
         )
 
     # Shared

@@ -89,7 +89,7 @@ def read_csv(text: str, form: CsvFormat) -> CsvRows:
 def _columns(header: Sequence[str], form: CsvFormat) -> dict[str, str]:
     twice = sorted({name for name in header if header.count(name) > 1})
     if not header or twice:
-        raise WrongMapping(f'line 1: the column "{twice[0]}" stands twice' if twice else "line 1: there is no header")
+        raise WrongMapping(f'line 1: the column "{twice[0]}" occurs twice' if twice else "line 1: there is no header")
     for name, column in form.columns.items():
         if column not in header:
             hint = nearest(column, header) or "columns: " + ", ".join(header)

@@ -36,15 +36,15 @@ _ROW_FILE = (
     click.argument("file", type=click.File("rb")),
     click.option(
         "--format", "form", type=click.Choice(["auto", "json", "jsonl", "csv"]), default="auto", show_default=True,
-        help="auto: CSV where FILE ends in .csv or .tsv, or a mapping is given; json and jsonl are one.",
+        help="auto: CSV if FILE ends in .csv or .tsv, or a mapping is given; json and jsonl mean the same.",
     ),
     click.option(
         "--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="CSV: the column of a field, e.g. amount=Total."
     ),
     click.option(
-        "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="CSV: the same for every row, e.g. currency=EUR."
+        "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="CSV: one value of a field for every row, e.g. currency=EUR."
     ),
-    click.option("--delimiter", help="CSV: one character, or tab; found in the header where not given."),
+    click.option("--delimiter", help="CSV: one character, or tab; default: detected from the header."),
     click.option("--decimal-comma", is_flag=True, help="CSV: amounts are written 12,50."),
 )  # fmt: skip
 
@@ -78,7 +78,7 @@ def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @reads_rows
-@click.option("--dry-run", is_flag=True, help="Show what would be entered; no database is asked.")
+@click.option("--dry-run", is_flag=True, help="Show what would be entered; no database is used.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object, an array, or a CSV; - reads standard input.
@@ -103,7 +103,7 @@ def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -
         nameless = ledger.without_account(added)
         orderless = ledger.without_order(added, MAY_BE_UNKNOWN)
     refused += [
-        Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
+        Refusal(each.line, "ledger_entry_id", "is already in the ledger", each.row.ledger_entry_id)
         for each in good
         if each.row.ledger_entry_id not in added
     ]

@@ -251,7 +251,7 @@ def _maybe_identifier(given: dict[str, Any], name: str) -> str | None:
 def _source(given: dict[str, Any]) -> str:
     """The shop whose order it is; "" without an order."""
     if "source" in given and "order_ref" not in given:
-        raise InvalidInput.of("source", "says whose order_ref it is; there is none")
+        raise InvalidInput.of("source", "must be given only with order_ref, whose source it is")
     return _identifier(given, "source", _MAX_NAME, "")
 
 
@@ -278,7 +278,7 @@ def _reason(given: dict[str, Any]) -> str | None:
     if not isinstance(reason, str) or len(reason) > _MAX_REASON:
         raise InvalidInput.of("reason", f"must be text of at most {_MAX_REASON} characters")
     if "\x00" in reason or any("\ud800" <= character <= "\udfff" for character in reason):
-        raise InvalidInput.of("reason", "must not hold NUL or half a character")
+        raise InvalidInput.of("reason", "must not contain NUL or an unpaired surrogate")
     return reason
 
 

@@ -34,21 +34,21 @@ REFUSALS = {
     "no_such_row": "there is no such row",
     "not_in_error": "it is not in ERROR",
     "executed": "it was executed",
-    "handled": "it was executed or handled elsewhere, says the authority",
+    "handled": "it was executed or handled elsewhere, according to the authority",
     "started_elsewhere": "its operation was started by somebody else and may have been paid",
-    "settlement_refused": "its start was redeemed; say what happened: `sentinel in-doubt list`",
-    "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",
-    "not_executed": "a person said that it was not executed, which is final: enter it anew",
-    "effects_open": "something it began in an outside system is not taken back yet",
-    "closed_by_analyst": "an analyst said something else of its order since: to hold it, or to try again, which filed another row; its order's page says which",
+    "settlement_refused": "its start was redeemed and it may have been paid; resolve it first: `sentinel in-doubt list`",
+    "start_in_doubt": "its start may have been redeemed and it may have been paid; resolve it first: `sentinel in-doubt list`",
+    "not_executed": "a person resolved it as not executed, which is final; to pay it, enter it again under another ledger entry id",
+    "effects_open": "an effect that it started in an outside system is not undone yet",
+    "closed_by_analyst": "an analyst has since decided to hold its order, or to try again, which filed another row; see the order's page",
 }
 """Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
 
 NOT_HANDLED = {
     "no_such_row": "there is no such row",
-    "waits_for_person": "a person can still answer about it: say it there, `sentinel approvals handled`",
-    "in_hand": "a worker has it in hand or has begun it: its settlement system says what came of it",
-    "in_error": "it is in ERROR: `worker retry` first; what may have been paid is resolved by `sentinel in-doubt resolve`",
+    "waits_for_person": "it waits for an approval: use `sentinel approvals handled`",
+    "in_hand": "a worker holds it or has started it: its settlement system shows the outcome",
+    "in_error": "it is in ERROR: use `worker retry` first, or `sentinel in-doubt resolve` if it may have been paid",
     "ended": "it has ended",
 }
 """Why a row cannot be recorded as handled, by the code of `Ledger.handle`."""
@@ -58,15 +58,15 @@ _LONGEST_REFERENCE = 200
 @click.command(cls=OneLineCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all-errors", is_flag=True, help="Every row in ERROR that can be tried again.")
-@reason_option("What was mended; kept with the row.")
+@reason_option("What was fixed; stored with the row.")
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json: bool) -> None:
-    """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
+    """Retry rows in ERROR, with attempts counted from zero. Exit 1 if a named row was refused.
 
-    The database refuses a row that may have been paid (executed, started, in doubt, effects open), that a person said
-    was not executed, or whose order an analyst has held or filed another refund of since. It is named with the rule
-    that keeps it.
+    The database refuses a row that may have been paid (executed, started, in doubt, effects open), that a person
+    resolved as not executed, or whose order an analyst has since held or refunded by another row. Each refused row is
+    printed with the reason.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json:
       worker retry --all-errors --reason "the shop's interface is back"
     """
     if bool(ids) == all_errors:
-        raise click.UsageError("name rows, or say --all-errors")
+        raise click.UsageError("give IDs of rows, or --all-errors")
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         found = ledger.retry(None if all_errors else ids, who=by, why=reason[:500])
     back = [entry for entry, refusal in found.items() if refusal is None]
@@ -84,20 +84,20 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json:
     else:
         for entry, refusal in stays.items():
             click.echo(f"refused: {entry}: {refusal}: {REFUSALS.get(refusal, 'see its trail')}", err=True)
-        click.echo(f"Back to NEW: {counted(len(back), 'row')}; as they were: {len(stays)}.")
+        click.echo(f"Back to NEW: {counted(len(back), 'row')}; unchanged: {len(stays)}.")
     sys.exit(FAILED if stays and not all_errors else 0)
 
 
 @click.command(cls=OneLineCommand)
 @click.argument("row", metavar="ID")
 @click.option("--reference", required=True, help="Where it was done: a payment, a ticket; at most 200 characters.")
-@reason_option("Why; kept with the row.")
-@by_option("Who says so")
+@reason_option("Reason; stored with the row.")
+@by_option("Who handled it")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def handled(row: str, reference: str, reason: str, by: str, as_json: bool) -> None:
-    """Record that a person handled row ID elsewhere: it ends as DENIED, for good. Exit 1 where it was refused.
+    """Record that a person handled row ID elsewhere: it ends as DENIED, permanently. Exit 1 if it was refused.
 
-    Only for a row of which nothing was begun, e.g. after a backup was restored. It counts against its order, and
+    Only for a row of which nothing was started, e.g. after a backup was restored. It counts against its order, and
     another row of the same refund is a duplicate. For a row that waits for an approval, use
     `sentinel approvals handled`.
 
@@ -107,7 +107,7 @@ def handled(row: str, reference: str, reason: str, by: str, as_json: bool) -> No
     """
     reference = reference.strip()
     if not reference or len(reference) > _LONGEST_REFERENCE:
-        raise click.UsageError(f"--reference must say something, in at most {_LONGEST_REFERENCE} characters")
+        raise click.UsageError(f"--reference must be 1 to {_LONGEST_REFERENCE} characters")
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         refusal = ledger.handle(row, who=by, reference=reference, why=reason)
     if as_json:
@@ -116,19 +116,19 @@ def handled(row: str, reference: str, reason: str, by: str, as_json: bool) -> No
     elif refusal is not None:
         click.echo(f"refused: {row}: {refusal}: {NOT_HANDLED.get(refusal, 'see its trail')}", err=True)
     else:
-        click.echo(f"Recorded: {row} was handled elsewhere, under {reference}. The machine is denied it.")
+        click.echo(f"Recorded: {row} was handled elsewhere, under {reference}. The agent is denied it.")
     sys.exit(0 if refusal is None else FAILED)
 
 
 @click.command("import-orders")
 @click.argument("file", type=click.File("rb"))
-@click.option("--source", default="", help="The shop whose orders these are, where there are several.")
+@click.option("--source", default="", help="The shop of these orders, if there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     """Import the Online Retail CSV: invoices become order facts, cancellations become refund rows in GBP.
 
     Ids come from the invoice numbers, so a second import changes nothing. An order that is not in the file is unknown to
-    the ledger; for it the shop's own booking counts, so the risk flags are handed in as false.
+    the ledger; for it the shop's own booking counts, so its rows are entered with risk flags that are false.
 
     \b
     Example:
@@ -165,7 +165,7 @@ def summary(as_json: bool) -> None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def reconcile(as_json: bool) -> None:
-    """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
+    """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if one is wrong.
 
     Also names the orders of which more was refunded, or may have been, than was paid (by a person by hand, or by a
     refund in doubt for which there was no room), or something in a currency that they were not paid in, with the parts
@@ -207,11 +207,11 @@ def reconcile(as_json: bool) -> None:
         for line in (*(budgets or ()), *(elsewhere or ())):
             click.echo(f"wrong: {line}", err=True)
         if found is not None:
-            click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is as it should be.")
+            click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is correct.")
         if budgets:
-            click.echo(f"{counted(len(budgets), 'order')} whose budget a person must look at.")
+            click.echo(f"{counted(len(budgets), 'order')} whose budget a person must check.")
         if elsewhere:
-            click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must look at.")
+            click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must check.")
     sys.exit(FAILED if found or new or budgets or elsewhere else OUTSIDE if looks.failed else 0)
 
 
@@ -226,7 +226,7 @@ class Looks:
         try:
             return look()
         except LedgerUnavailable as error:
-            click.echo(f"error: {what} could not be looked at: {error}", err=True)
+            click.echo(f"error: {what} could not be checked: {error}", err=True)
             self.failed = True
             return None
 
@@ -261,7 +261,7 @@ def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) 
         click.echo(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}", err=True)
     if not orders and not refunds:
         click.echo(
-            f"Nothing changed, all known: {counted(len(imported.orders), 'order')}, {counted(len(imported.refunds), 'refund row')}."
+            f"Nothing changed, all already known: {counted(len(imported.orders), 'order')}, {counted(len(imported.refunds), 'refund row')}."
         )
         return
     click.echo(

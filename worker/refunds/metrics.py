@@ -17,15 +17,15 @@ from worker.refunds.rows import LedgerFigures
 from worker.refunds.workflow.runner import RowResult
 
 _OPEN = {
-    "due": "Rows whose time has come and that nobody holds.",
+    "due": "Rows that are due and not claimed.",
     "lag_seconds": "How long the longest due row has been due.",
     "waiting": "Rows that wait for a person or a customer.",
     "put_off": "Rows that wait for something outside: the authority, a settlement system.",
     "held": "Rows that a worker holds by a lease.",
-    "lapsed": "Rows whose holder is gone and that nobody has taken again.",
-    "errors": "Rows in ERROR, for a person.",
+    "lapsed": "Rows whose lease has expired and that are not claimed again.",
+    "errors": "Rows in ERROR; a person must decide.",
     "outbox_open": "Reports that the authority has not acknowledged.",
-    "outbox_parked": "Reports that the authority refused, for a person.",
+    "outbox_parked": "Reports that the authority refused permanently; a person must decide.",
     "settlement_findings": "Refunds that a bank sent back, or made elsewhere, and payments that cannot be read, found in the last 24 hours.",
 }
 

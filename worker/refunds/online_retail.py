@@ -123,7 +123,9 @@ def _add_line(invoices: dict[str, _Invoice], number: str, line: int, cells: dict
 def _add_order(invoice: _Invoice, found: Imported) -> None:
     paid = _minor(invoice.total)
     if paid is None or not 0 <= paid <= MAX_MINOR:
-        found.refused.append(BadInvoice(invoice.line, invoice.number, "its total is no amount of pence"))
+        found.refused.append(
+            BadInvoice(invoice.line, invoice.number, "its total is not an amount of whole pence in range")
+        )
         return
     found.orders.append(
         OrderFacts(
@@ -141,7 +143,9 @@ def _add_order(invoice: _Invoice, found: Imported) -> None:
 def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported) -> None:
     amount = _minor(-invoice.total)
     if amount is None or not 0 < amount <= MAX_MINOR:
-        found.refused.append(BadInvoice(invoice.line, invoice.number, "its total is no amount that could be paid back"))
+        found.refused.append(
+            BadInvoice(invoice.line, invoice.number, "its total is not an amount that can be refunded")
+        )
         return
     candidates = [o for o in earlier if o.issued_at <= invoice.issued_at and o.codes >= invoice.codes]
     order = max(candidates, key=lambda o: (o.issued_at, o.number), default=None)

@@ -21,13 +21,13 @@ from worker.retail_refund_agent import FAILED, refusals
 
 @click.group()
 def reports() -> None:
-    """Reports that the authority refused for good, each of which waits for a person."""
+    """Reports that the authority refused permanently; each waits for a person."""
 
 
 @reports.command("list", cls=OneLineCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
-    """List them, with what the authority said."""
+    """List them with the authority's answers."""
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         found = ledger.parked_reports()
     if as_json:
@@ -39,16 +39,16 @@ def list_(as_json: bool) -> None:
             f" ({one.status or 'no row'}), {counted(one.attempts, 'try', 'tries')}: {one.last_error or 'no reason given'}"
         )
     if not found:
-        click.echo("No report waits for a person.")
+        click.echo("No refused report waits for a person.")
 
 
 @reports.command(cls=OneLineCommand)
 @click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
-@reason_option("Why; kept with the report.")
+@reason_option("Reason; stored with the report.")
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
-    """Have refused reports sent again by the next worker, once the cause is fixed. Exit 1 where an ID is none of these.
+    """Have the next worker resend refused reports, once the cause is fixed. Exit 1 if an ID is not a refused report.
 
     \b
     Example:
@@ -59,15 +59,15 @@ def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> N
 
 @reports.command("discard", cls=OneLineCommand)
 @click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
-@reason_option("Why; kept with the report.")
+@reason_option("Reason; stored with the report.")
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def discard(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
-    """Discard refused reports, so that they are not sent any more. Exit 1 where an ID is none of these.
+    """Discard refused reports, so that they are not sent any more. Exit 1 if an ID is not a refused report.
 
-    Who discarded them and why is kept with them. The authority does not learn what they say: where it has the operation
+    Who discarded them and why is kept with them. The authority does not learn the outcomes: if it has the operation
     in doubt, resolve it there (`sentinel in-doubt resolve`). A discarded success of a row in doubt counts against its
-    order for good, as handled.
+    order permanently, as handled.
 
     \b
     Example:

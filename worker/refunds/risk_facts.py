@@ -98,16 +98,16 @@ _REFUNDS = SqlTemplate("""case when f.account_ref is not null then (
   end""").fill(refunds=_OF_ACCOUNT.fill(fits=_PAID_IN_A_MONTH))
 
 RISK_FACTS: tuple[RiskFact, ...] = (
-    RiskFact("duplicate_refund", bool, "the same refund was made before, or is under way; unknown where the row names no order "
+    RiskFact("duplicate_refund", bool, "the same refund was made before, or is in progress; unknown if the row names no order "
              "of a channel that refunds in parts", derive=_duplicate),
-    RiskFact("stale_window", bool, "asked more than 30 days after the order; unknown without the order",
+    RiskFact("stale_window", bool, "requested more than 30 days after the order; unknown without the order",
              sql="o.ordered_at + interval '30 days' < e.requested_at"),
-    RiskFact("suspicious_reason", bool, "the customer's words read like an injection, or several accounts use the same ones",
+    RiskFact("suspicious_reason", bool, "the customer's text looks like a prompt injection, or several accounts use the same text",
              derive=_suspicious),
-    RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in its channel in the 24 hours up to "
-             "this one, itself counted; without an account those of the order, where a person filed this one, and else unknown",
+    RiskFact("customer_attempts_24h", int, "number of refunds that the account requested in its channel in the 24 hours up to "
+             "this one, included; without an account, those of the order if a person filed this one, else unknown",
              sql=_ATTEMPTS),
-    RiskFact("account_refunds_30d", int, "how many refunds the account got in its channel in the 30 days up to this one; "
+    RiskFact("account_refunds_30d", int, "number of refunds that the account received in its channel in the 30 days up to this one; "
              "unknown without an account", sql=_REFUNDS),
 )  # fmt: skip
 

@@ -105,17 +105,15 @@ NOT_EXECUTED = "not_executed"
 """The reason code of a row that a person resolved as not executed; also the value of an answer's `resolution`."""
 HANDLED = "handled_by_person"
 """The reason code of a row that a person handled elsewhere."""
-_NEVER_PAID = (
-    "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
-)
+_NEVER_PAID = "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it again under another id"
 
-_EXECUTED = "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried"
+_EXECUTED = "it was executed, according to the authority: a person resolved it so, or a report did that this ledger does not have. It is not tried again"
 _ENTER_ANEW = "to pay this refund, enter it under another ledger entry id"
 _IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
 _NEVER_STARTED = (LedgerEvent.APPROVAL_REQUIRED, LedgerEvent.DENIED)
 _FORGOTTEN = (
-    "it was begun in an outside system, and the authority knows of no start of it, as after a restore: it may have been paid."
-    " Look there what came of it"
+    "it was started in an outside system, and the authority has no start on record, as after a restore: it may have been paid."
+    " Check the outcome in that system"
 )
 _SAY_SO = "; an administrator says so: "
 
@@ -255,7 +253,7 @@ def after_start_refused(
     if refused.code == "already-started":
         return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
     if was_started or row.is_begun_outside:
-        why = f"{START_UNCONFIRMED}: it was started, and the start is refused when it is asked for again: {refused.detail}"
+        why = f"{START_UNCONFIRMED}: it was started, but the start was refused when it was requested again: {refused.detail}"
         return back, give_up(row, why, reason=START_UNCONFIRMED, in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
@@ -276,7 +274,7 @@ def after_not_executed(row: LedgerRow) -> Change:
 
 def after_not_executed_left(row: LedgerRow, what: str) -> Change:
     """As `after_not_executed`, for a row that paid no money but left something else done (`what`), for a person to take back."""
-    why = f"a person said that this refund was not executed: no money was paid, but {what}. Take it back there by hand"
+    why = f"a person said that this refund was not executed: no money was paid, but {what}. Undo it there by hand"
     return replace(after_not_executed(row), last_error=why[:500])
 
 
@@ -286,7 +284,7 @@ def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Ch
     The success is reported: the authority then has the operation in doubt again and halts this action of this agent.
     """
     report = uuid.uuid4()
-    why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
+    why = f"resolved as not executed, but {system} did it: {found.reference}. This is reported to the authority"
     return replace(
         give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
         report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
@@ -374,7 +372,12 @@ def let_go(row: LedgerRow, why: str) -> Change | ReleaseLease:
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
     """Put the row back to NEW: the worker asked for an approval and got a permit without one, which is not used."""
-    return put_back(row, f"{reason}: the authority put nobody in charge", retry_policy.longest_seconds, failures=1)
+    return put_back(
+        row,
+        f"{reason}: the authority allowed it without the approval that was requested",
+        retry_policy.longest_seconds,
+        failures=1,
+    )
 
 
 def attempts_exhausted(row: LedgerRow) -> str:
@@ -394,11 +397,11 @@ def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
     alone.
     """
     if was_not_executed(answer):
-        said = f"a person said that it was not executed{_freed(row)}. To pay it, enter it anew"
+        said = f"a person said that it was not executed{_freed(row)}. To pay it, enter it again under another id"
         return ResolvedDoubt(False, _no_doubt(row, said))
     if (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
         counts = " and counts against its order" if row.order_ref else ""
-        return ResolvedDoubt(True, _no_doubt(row, f"it was executed, says the authority{counts}"))
+        return ResolvedDoubt(True, _no_doubt(row, f"it was executed, according to the authority{counts}"))
     if answer.status not in _UNSTARTED or not answer.replayed:
         return None
     if row.operation_id is not None and answer.operation_id != str(row.operation_id):
@@ -408,7 +411,7 @@ def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
         said = f"a person handled it elsewhere, and nothing was started here{counts}"
         return ResolvedDoubt(True, _no_doubt(row, said), never_started=True)
     return ResolvedDoubt(
-        False, _no_doubt(row, f"nothing was ever started, says the authority{_freed(row)}"), never_started=True
+        False, _no_doubt(row, f"it was never started, according to the authority{_freed(row)}"), never_started=True
     )
 
 
@@ -416,7 +419,7 @@ _UNSTARTED = ("allowed", "approved", "denied", "expired")
 
 
 def _freed(row: LedgerRow) -> str:
-    return ", and the order has its amount back" if row.order_ref else ""
+    return ", and its amount is released to the order" if row.order_ref else ""
 
 
 def _no_doubt(row: LedgerRow, said: str) -> str:

@@ -166,7 +166,9 @@ class Coupon(InLedger):
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Return `Settled` with the coupon's code, or `NoAnswer` without a secret."""
-        return super().settle(row, reference) if self.is_ready() else NoAnswer("no secret to make a code with")
+        return (
+            super().settle(row, reference) if self.is_ready() else NoAnswer("no secret from which a code can be made")
+        )
 
     def own_reference(self, reference: uuid.UUID) -> str:
         """The coupon's code: 16 characters that a customer can type, and that cannot be computed without the secret."""
@@ -180,12 +182,12 @@ class UnknownSystem(Exception):
     """No settlement system here has this name or this plan; the text of an unknown name has the nearest one."""
 
 
-_LEFT = "it is finished once that is as it was, and is in doubt, for a person, at its deadline"
+_LEFT = "it is finished once that is restored; at its deadline it is in doubt, for a person"
 _NOWHERE = (
-    "it was begun, and no route says where it settles by now: it is finished once its route is back, and is in doubt, for a "
-    "person, at its deadline"
+    "it was started, but no route says any more where it settles: it is finished once its route is restored; at its "
+    "deadline it is in doubt, for a person"
 )
-_OUTSIDE = f"it was begun where the execution is the effect, and its route settles outside by now: {_LEFT}"
+_OUTSIDE = f"it was started in the ledger itself, and its route now settles outside: {_LEFT}"
 
 
 class Systems:
@@ -250,7 +252,7 @@ class Systems:
         for system in self._systems.values():
             if isinstance(system, Saga) and system.has_planned(reference, plans):
                 return system
-        raise UnknownSystem(f"begun in {plans[0].system}, under a plan that no system here has")
+        raise UnknownSystem(f"started in {plans[0].system}, under a plan that no system here has")
 
     def why_untried(self, row: LedgerRow, settles_in: str | None) -> str | None:
         """Why a begun row must not be continued in `settles_in`, its branch's present system; None where it may be continued there."""
@@ -270,7 +272,7 @@ class Systems:
             return f"the record: {error}"
         if begun is None or begun is system:
             return None
-        return f"it was begun in {begun.name}, and its route settles elsewhere by now: {_LEFT}"
+        return f"it was started in {begun.name}, and its route now settles elsewhere: {_LEFT}"
 
     def get(self, name: str) -> SettlementSystem:
         """The system of this name. Raises `UnknownSystem`."""

@@ -30,7 +30,7 @@ WORKED_ON_SECONDS = 25.0
 """Longer than any system keeps processing a call after we gave up on it."""
 
 _S = EffectState
-_LOST = NoAnswer("another worker took the lease over, or its time to act is over")
+_LOST = NoAnswer("another worker took the lease over, or the time to act has ended")
 
 
 def in_flight_seconds(timeout_seconds: float) -> float:
@@ -180,7 +180,7 @@ class _Run:
         if any(known.get(number) != record.plan for number, record in records.items()):
             # The configuration changed since the row was begun: effects of another plan must not be continued under
             # this one.
-            return NoAnswer("begun under another plan")
+            return NoAnswer("started under another plan")
         refused = next((each for each in records.values() if each.state is _S.REFUSED and not each.best_effort), None)
         if refused is not None:
             return self._take_back(plan, refused.last_error or "refused")

@@ -33,7 +33,7 @@ def result_of_error(status: int | None, code: str | None, body: object = None) -
     """
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
-        return NoAnswer(f"{status} without an error of Stripe")
+        return NoAnswer(f"{status} without a Stripe error")
     kind, code = str(error.get("type")), code or error.get("code")
     why = one_line(f"{status} {code or kind}", 100)
     if status in (400, 402, 404) and kind in ("invalid_request_error", "card_error") and code not in _NOT_NOW:
@@ -118,7 +118,7 @@ def _asked(ask: Callable[[], T]) -> T | EffectRefused | NoAnswer:
         return result_of_error(error.http_status, error.code, error.json_body)
     except Exception as error:
         # A 200 with an unexpected body: the request may have taken effect.
-        return NoAnswer(f"an answer of another form: {type(error).__name__}")
+        return NoAnswer(f"an answer in an unexpected form: {type(error).__name__}")
 
 
 def _refund_object(found: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class StripeMismatch:
         whose = f" of {self.ledger_entry_id}" if self.ledger_entry_id else ""
         why = f": {self.reason}" if self.reason else ""
         if self.finding == UNKNOWN:
-            return f"{self.system} {self.payment_ref}: an event names it, and it cannot be read there{why}"
+            return f"{self.system} {self.payment_ref}: an event names this payment, but it cannot be read there{why}"
         amount = f"{self.amount_minor} in minor units of {self.currency}"
         return f"{self.system} {self.system_refund}{whose} ({self.payment_ref}, {amount}): {self.finding.replace('_', ' ')}{why}"
 
@@ -170,9 +170,9 @@ _EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
 _KEEP = "select refunds.record_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
 
 DOCUMENTATION = Documentation(
-    "An event of Stripe, signed by it",
-    description="It is kept once; the payment that it names is then looked at. What is about no refund is taken and forgotten.",
-    responses={200: ("Kept, known, or about no refund.", {
+    "A signed event from Stripe",
+    description="An event is stored once; then the payment that it names is read. Events that are not about a refund are accepted and ignored.",
+    responses={200: ("Stored, already known, or not about a refund.", {
         "type": "object", "required": ["received", "used", "duplicate"],
         "properties": {name: {"type": "boolean"} for name in ("received", "used", "duplicate")},
     })},

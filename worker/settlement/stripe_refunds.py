@@ -106,9 +106,9 @@ class StripeRefunds:
         """Refund the row's amount once; the entry's own key prevents a second refund, whatever `reference` is."""
         found = self._payments.payment_of(row.ledger_entry_id) if self._payments else None
         if found is None or found.payment_ref is None:
-            return EffectRefused("no payment_ref is known of the order")
+            return EffectRefused("the order has no known payment_ref")
         if not PAYMENT.fullmatch(found.payment_ref):
-            return EffectRefused("the order's payment_ref is no payment of Stripe (pi_… or ch_…)")
+            return EffectRefused("the order's payment_ref is not a Stripe payment (pi_… or ch_…)")
         amount = stripe_amount(row.amount_minor, row.currency)
         if amount is None:
             return EffectRefused(f"Stripe cannot express this amount of {row.currency}")
@@ -127,16 +127,16 @@ class StripeRefunds:
             return EffectRefused(f"the payment was in {currency}")
         fixed = self._fix(row, found.payment_ref)
         if fixed is None:
-            return NoAnswer("another worker took the lease over, or its time to act is over")
+            return NoAnswer("another worker took the lease over, or the time to act has ended")
         if fixed != found.payment_ref:
-            return NoAnswer("another try was begun with another payment")
+            return NoAnswer("another attempt was started with another payment")
         return self._create(row, found, amount)
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Look whether the refund recorded under `reference` is there."""
         found = self._payments.payment_of_reference(self.name, reference) if self._payments else None
         if found is None:
-            return NoAnswer("the record names no payment to look at")
+            return NoAnswer("the record names no payment")
         if found.payment_ref is None or not PAYMENT.fullmatch(found.payment_ref):
             # A payment is fixed before Stripe is asked for a refund: without a valid one, Stripe never was asked.
             return _ABSENT
@@ -189,7 +189,7 @@ def _result(refund: Mapping[str, Any]) -> EffectResult:
     """Map a refund object's status to a result; an unexpected form is no answer."""
     name, status = refund.get("id"), refund.get("status")
     if not isinstance(name, str) or not _REFUND.fullmatch(name):
-        return NoAnswer("an answer that is no refund")
+        return NoAnswer("the answer is not a refund")
     if status in DONE:
         return Settled(name)
     if status in NOT_DONE:

@@ -90,7 +90,7 @@ class AapRoutes:
             try:
                 caller = await self._context.identity.caller_async("guard", request.environ)
                 if caller.agent_id is None:
-                    raise Forbidden("an instance of the protocol is a key that is bound to one agent")
+                    raise Forbidden("the protocol needs a key that is bound to one agent")
                 return await answer(caller, request)
             except SentinelError as error:
                 return refused(error, request_id_of(request.environ))
@@ -164,11 +164,11 @@ class AapRoutes:
         if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
-            raise AapConflict("approval_expired", "the time of the request is over")
+            raise AapConflict("approval_expired", "the request has timed out")
         if row.consume_key in (None, key):
             return
         if row.question is None:
-            raise AapConflict("already_consumed", "the request is consumed under another key")
+            raise AapConflict("already_consumed", "the request was consumed under another Idempotency-Key")
         # Do not take over the claim while the operation is pending: this key would be refused and give the claim back
         # to the other key. If that one was refused meanwhile too, the claim would remain with nobody consuming the
         # request, and a claimed request cannot be cancelled.
@@ -218,7 +218,7 @@ class AapRoutes:
             await self._in_thread(aap_requests.report, self._pool, row, outcome, note)
             row = await self._again(caller, row)
         if (row.outcome, row.outcome_note) != (outcome, note):
-            raise AapConflict("outcome_conflict", "another outcome was reported before")
+            raise AapConflict("outcome_conflict", "a different outcome was already reported")
         return row
 
     async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None, request_id: str) -> None:
@@ -318,7 +318,7 @@ def _only_of(row: AapRequest, key: str) -> AapRequest:
     if row.cancelled_at is not None:
         raise AapConflict("not_approved", "the request is cancelled")
     if row.consume_key != key:
-        raise AapConflict("already_consumed", "the request is consumed under another key")
+        raise AapConflict("already_consumed", "the request was consumed under another Idempotency-Key")
     return row
 
 
@@ -327,7 +327,7 @@ def _not_started(asked: _Found) -> AapConflict:
     if found is None:
         return AapConflict("not_approved", asked.refusal)
     if found.status in ("already_started", "completed"):
-        return AapConflict("already_consumed", "this effect was started before")
+        return AapConflict("already_consumed", "this operation was already started")
     if found.status == "expired":
         return AapConflict("approval_expired", "nobody decided in time")
     return AapConflict("not_approved", "the request is not approved")

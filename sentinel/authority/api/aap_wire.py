@@ -54,7 +54,7 @@ class AapRequestSchema(StrictSchema):
     server = fields.String(validate=_WORD)
     agent_reasoning = fields.String(
         metadata={
-            "description": "The model's own words: shown, fenced off, to whoever decides; no decision looks at them."
+            "description": "The model's own words. The person who decides sees them, marked as such; no policy reads them."
         }
     )
     context = JsonObject()
@@ -141,7 +141,7 @@ def _mapped(asked: Mapping[str, Any], table: ToolTable) -> tuple[GuardQuestion |
     try:
         facts = asked.get("context", {}).get("facts")
         if facts is not None and not isinstance(facts, dict):
-            raise ToolRefused("malformed_fact", "context.facts is not an object")
+            raise ToolRefused("malformed_fact", "context.facts must be an object")
         return table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question, None
     except ToolRefused as refused_by_table:
         return None, _clean(f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500])
@@ -163,7 +163,7 @@ def wait_seconds(text: str) -> int:
     """Parse how many seconds a poll may wait for a decision, at most LONGEST_WAIT_SECONDS. Raises `InvalidInput`."""
     found = _WAIT.fullmatch(text)
     if found is None:
-        raise InvalidInput.of("wait", 'must be seconds, like "25s"')
+        raise InvalidInput.of("wait", 'must be a number of seconds, like "25s"')
     return min(int(found[1]), LONGEST_WAIT_SECONDS)
 
 
@@ -183,11 +183,11 @@ def refused_since(row: AapRequest, table: ToolTable) -> str | None:
     if mapping is None or mapping.hidden:
         return "unmapped_tool: the tool is no longer mapped"
     if row.question is None:
-        return None if mapping.action is None else "guarded_since: the tool is guarded now; submit the call anew"
+        return None if mapping.action is None else "guarded_since: the tool is guarded now; submit the call again"
     question, refusal = _mapped(asked, table)
     if refusal is not None or question == json.loads(row.question):
         return refusal
-    return "remapped_since: the table makes another operation of the call now; submit the call anew"
+    return "remapped_since: the tool table now maps the call to another operation; submit the call again"
 
 
 def rendered(row: AapRequest, now: RequestStatus) -> bytes:
@@ -264,7 +264,7 @@ _WAIT_PARAMETER: dict[str, Any] = {
 
 
 def _documentation(summary: str, *, description: str = "", **rest: Any) -> Documentation:
-    about = (f"{description} " if description else "") + "Agent Approval Protocol; problems also carry its `error`."
+    about = (f"{description} " if description else "") + "Agent Approval Protocol; problems also have its `error`."
     return Documentation(
         summary, description=about, responses={200: ("The request.", AapAnswerSchema()), **rest.pop("responses", {})},
         problems=(400, 401, 403, 404, 409, 411, 413, 415, 429, 503), security=SECURITY, **rest,
@@ -280,9 +280,9 @@ def routes(root: Blueprint, context: Context) -> None:
             "Submit a tool call", request=AapRequestSchema(), parameters=(_KEY,),
             responses={201: ("The new request.", AapAnswerSchema())},
         )),
-        ("GET", one, "aap_show", _documentation("How a request stands", parameters=(_WAIT_PARAMETER,))),
+        ("GET", one, "aap_show", _documentation("The status of a request", parameters=(_WAIT_PARAMETER,))),
         ("DELETE", one, "aap_cancel", _documentation(
-            "Cancel a pending request", description="The approval that it waits for stays with its people.",
+            "Cancel a pending request", description="The approval that the request waits for stays pending.",
         )),
         ("POST", f"{one}/consume", "aap_consume", _documentation("Start an approved call, once", parameters=(_KEY,))),
         ("POST", f"{one}/outcome", "aap_report", _documentation("Report a call's outcome", request=AapOutcomeSchema())),

@@ -35,7 +35,9 @@ _STATUSES = {"pending": "pending", "approved": "approved", "rejected": "denied",
 class AccessRequestSchema(EvaluationRequestSchema):
     """The evaluation that was denied, repeated, with its id in `denial`."""
 
-    denial = JsonObject(required=True, metadata={"description": "`evaluation_id`, as the denied evaluation named it."})
+    denial = JsonObject(
+        required=True, metadata={"description": "`evaluation_id`: as returned by the denied evaluation."}
+    )
     requested_access = JsonObject()
     client = JsonObject()
 
@@ -126,14 +128,17 @@ class AccessRequests:
             found = await self._context.in_thread(find_approval_of, pool, caller.tenant_id, evaluation_id)
         if found is None or found.principal_id != caller.principal_id or question.operation is None:
             raise _Refusal(
-                "invalid_denial_binding", InvalidInput.of("denial.evaluation_id", "is no denied evaluation of yours")
+                "invalid_denial_binding",
+                InvalidInput.of("denial.evaluation_id", "must be a denied evaluation of your own"),
             )
         if found.digest != question.operation.digest:
             raise _Refusal(
-                "invalid_denial_binding", InvalidInput.of("denial.evaluation_id", "is of another evaluation")
+                "invalid_denial_binding", InvalidInput.of("denial.evaluation_id", "belongs to another evaluation")
             )
         if found.status == "expired":
-            raise _Refusal("expired_denial", PermitExpired("nobody decided in time; evaluate again"))
+            raise _Refusal(
+                "expired_denial", PermitExpired("the approval expired before it was decided; evaluate again")
+            )
         return found
 
     async def _task(self, caller: Caller, task_id: str) -> ApprovalRow:
@@ -141,7 +146,7 @@ class AccessRequests:
         pool = self._context.authority.pool
         found = await self._context.in_thread(find_approval, pool, caller.tenant_id, wanted) if wanted else None
         if found is None or found.change or found.principal_id != caller.principal_id:
-            raise _Refusal("unknown_task", NotFound("there is no such task"))
+            raise _Refusal("unknown_task", NotFound("there is no task with this id"))
         return found
 
 
@@ -175,11 +180,11 @@ def routes(root: Blueprint, context: Context) -> None:
     task = {"type": "object", "required": ["task"]}
     problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)
     submit = Documentation(
-        "The task of a denied evaluation that a person may approve (AuthZEN access request profile)",
+        "Request access after a denied evaluation that a person may approve (AuthZEN access request profile)",
         request=_access_request, responses={201: ("The task.", task)}, problems=problems, security=SECURITY,
     )  # fmt: skip
     show = Documentation(
-        "How a task stands", description="`approved` is a reason to evaluate again and nothing else.",
+        "The status of a task", description="`approved` permits nothing by itself: evaluate again.",
         responses={200: ("The task.", task)}, problems=(401, 403, 404, 429, 503), security=SECURITY,
     )  # fmt: skip
     root.add_url_rule(REQUESTS, "access_requests", answered_on_the_loop(submit), methods=["POST"])

@@ -37,7 +37,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/heartbeat")
     @documented(
-        "What covers this agent", responses={200: ("OK, PAUSE or KILL.", HeartbeatSchema())},
+        "The strictest halt that covers an agent", responses={200: ("OK (no halt), PAUSE or KILL.", HeartbeatSchema())},
         problems=_PROBLEMS, security=SECURITY,
         parameters=({"name": "agent_id", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
@@ -55,8 +55,8 @@ def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
 def _key_route(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/key")
     @documented(
-        "Whose key this is", description="Its own tenant, agent and scopes, for any key that is accepted; it needs no scope.",
-        responses={200: ("The tenant, the agent it is bound to if it is, and what it may do.", KeySchema())}, problems=(401, 403, 429, 503),
+        "The key of the request", description="Returns the tenant, agent and scopes of the key that sends the request. The key needs no scope for it.",
+        responses={200: ("The key's tenant, the agent that it is bound to (if any), and its scopes.", KeySchema())}, problems=(401, 403, 429, 503),
         security=SECURITY,
     )  # fmt: skip
     def key() -> Response:
@@ -73,10 +73,10 @@ def _key_route(blueprint: Blueprint, context: Context) -> None:
 def _switch_routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/switches")
     @documented(
-        "What is switched on, what is halted, which policies decide",
-        description="For looking before asking; guard and start refuse what is halted by themselves. A switch that is not"
+        "The switches, the halts in force and the policies in force",
+        description="For information before a request; guard and start refuse halted actions by themselves. A switch that is not"
         " listed is off.",
-        responses={200: ("How everything stands.", SwitchesSchema())}, problems=_PROBLEMS, security=SECURITY,
+        responses={200: ("The switches, halts and policies.", SwitchesSchema())}, problems=_PROBLEMS, security=SECURITY,
     )  # fmt: skip
     def show_switches() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)
@@ -92,8 +92,8 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
 
     @blueprint.post("/switches/off")
     @documented(
-        "Turn a switch off", description="An agent can only tighten: turning on is a person's. Again is the same answer, and an event each time: gate reports from before it count no more.",
-        request=_OFF, responses={200: ("It is off.", SwitchOffReceiptSchema())}, problems=(*_PROBLEMS, 411, 413, 415),
+        "Turn a switch off", description="An agent can only turn a switch off; only a person can turn it on. A repeat succeeds too, and each call is recorded as an event: launch-gate reports from before the latest call no longer count.",
+        request=_OFF, responses={200: ("The switch is off.", SwitchOffReceiptSchema())}, problems=(*_PROBLEMS, 411, 413, 415),
         security=SECURITY,
     )  # fmt: skip
     def switch_off() -> Response:

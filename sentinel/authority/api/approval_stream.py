@@ -86,7 +86,7 @@ class StreamSlots:
         for owner, (whose, most) in zip(owners, self._bounds, strict=True):
             if self._taken[owner] >= most:
                 raise TooManyStreams(
-                    f"{whose} {most} approvals streams open, which is all it may; close one or try again later"
+                    f"{whose} {most} approvals streams open, which is its limit; close one or try again later"
                 )
         self._taken.update(owners)
         metrics.STREAMS.inc()

@@ -69,8 +69,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
     stream = Documentation(
         "Approval decisions as server-sent events",
-        description="First CONNECTED, then what was decided since `last_seen`, then each decision as it falls. A key that has used up"
-        " its rate waits for CONNECTED, up to ten seconds.",
+        description="First CONNECTED, then what was decided since `last_seen`, then each new decision. A key that is over its rate limit"
+        " waits for CONNECTED, up to ten seconds.",
         responses={200: ("Lines `data: {json}`.", {"type": "string"})}, problems=(401, 403, 503),
         security=SECURITY, content_type="text/event-stream",
         parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),

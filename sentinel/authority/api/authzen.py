@@ -51,7 +51,7 @@ EVALUATION, EVALUATIONS = "/access/v1/evaluation", "/access/v1/evaluations"
 DISCOVERY = "/.well-known/authzen-configuration"
 MOST_EVALUATIONS = 64
 UNRECORDED = "idempotency_key_required"
-_UNRECORDED_TEXT = "It would have to be reserved: ask with context.idempotency_key, or as a mapped tool."
+_UNRECORDED_TEXT = "This action must be reserved or counted, which a check does not do: ask with context.idempotency_key, or as a mapped tool."
 
 _OF_OPERATION = (
     "operation_id", "idempotency_key", "action", "agent_id", "resource", "risk_class", "policy_id", "policy_version", "proof_id",
@@ -107,7 +107,7 @@ class Evaluations:
             if not several:
                 return _answered(await self._decision(caller, body, request))
             if len(several) > MOST_EVALUATIONS:
-                raise InvalidInput.of("evaluations", f"must be at most {MOST_EVALUATIONS}")
+                raise InvalidInput.of("evaluations", f"must have at most {MOST_EVALUATIONS} items")
             self._context.identity.charge_batch(request.environ, len(several))
             semantic = body.get("options", {}).get("evaluations_semantic", "execute_all")
             return _answered({"evaluations": await self._go_through(caller, body, several, semantic, request)})
@@ -153,7 +153,7 @@ class Evaluations:
         except ToolRefused as refused:
             return _no(refused.reason_code, refused.reason)
         if question.operation is None:
-            return _decision(True, "unguarded", "The table lets this tool run without asking.")
+            return _decision(True, "unguarded", "The tool table lets this tool run unguarded.")
         if not question.is_recorded:
             return _checked(*await self._calls.check(caller, question.operation))
         if starts is None or question.start_id is None:
@@ -281,8 +281,8 @@ def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> N
 
     @root.get(DISCOVERY)
     @documented(
-        "Where this policy decision point answers",
-        responses={200: ("Its metadata.", {"type": "object"})},
+        "The metadata of this policy decision point",
+        responses={200: ("The metadata.", {"type": "object"})},
         problems=(400,),
     )
     def authzen_configuration() -> Response:
@@ -300,14 +300,14 @@ PROBLEMS = (400, 401, 403, 413, 429, 503)
 DOCUMENTATION = {
     EVALUATION: Documentation(
         "May this be done now? (AuthZEN)",
-        description="A mapped tool, and whatever names `context.idempotency_key`, is guarded, and being told `true` is the start unless"
-        " `context.start_step` is true. Anything else is checked, and `true` only where nothing would be reserved.",
+        description="A mapped tool, and every evaluation with `context.idempotency_key`, is guarded; the answer `true` is then the start, unless"
+        " `context.start_step` is true. Every other evaluation is only checked, and is `true` only if nothing would be reserved.",
         request=EvaluationRequestSchema(), responses={200: ("The decision.", EvaluationSchema())}, problems=PROBLEMS,
         security=SECURITY,
     ),
     EVALUATIONS: Documentation(
         "Up to 64 evaluations at once (AuthZEN)",
-        description="What an evaluation lacks it takes from the top. What cannot be asked is `false` with `context.error`.",
+        description="An evaluation takes the members that it lacks from the top level. One that cannot be decided is `false` with `context.error`.",
         request=EvaluationsRequestSchema(), responses={200: ("The decisions.", EvaluationsSchema())}, problems=PROBLEMS,
         security=SECURITY,
     ),

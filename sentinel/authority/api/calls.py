@@ -180,7 +180,7 @@ def batch_documentation(
     """Return the documentation of a route's batch form."""
     return Documentation(
         f"{summary}: up to 64 at once",
-        description="Each request gets the answer it would have had alone, as `{status, body}` in the same order.",
+        description="Each request gets the answer that it would get alone, as `{status, body}`, in the same order.",
         request=_batch,
         responses={200: ("The answers.", BatchAnswerSchema())},
         problems=problems,

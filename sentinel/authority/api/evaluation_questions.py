@@ -64,9 +64,9 @@ class ResourceSchema(_Tolerant):
 
 
 CONTEXT_HELP = (
-    "`idempotency_key`: ask with effect, and be answered the same again; `start_step`: true for who redeems a permit;"
-    " `start_id`: be told of the same start again; `arguments`, `facts`: of a tool; `approval`: of a re-evaluation. Anything"
-    " else is evidence that can only tighten."
+    "`idempotency_key`: guard the action; a repeat gets the recorded decision. `start_step`: true if the caller redeems a permit"
+    " before it acts. `start_id`: the id of the start; a retry gets the same start. `arguments`, `facts`: those of a tool."
+    " `approval`: the approval because of which it is evaluated again. Anything else is evidence that can only tighten the decision."
 )
 
 
@@ -192,7 +192,7 @@ def _arguments(resource: Mapping[str, Any], action: Mapping[str, Any], own: Mapp
     said = [place for place in places if place is not None]
     if len(said) > 1 or not all(isinstance(place, dict) for place in said):
         raise InvalidInput.of(
-            "arguments", "must be one object, in the resource's properties, the action's or the context"
+            "arguments", "must be one object, in only one of resource.properties, action.properties and context"
         )
     return said[0] if said else {}
 
@@ -205,9 +205,11 @@ def _params(subject: Mapping[str, Any], action: Mapping[str, Any], resource: Map
     found = dict(action.get("properties", {}))
     for name, value in resource.get("properties", {}).items():
         if name in found and found[name] != value:
-            raise InvalidInput.of(f"resource.properties.{str(name)[:64]}", "is also a property of the action")
+            raise InvalidInput.of(
+                f"resource.properties.{str(name)[:64]}", "has another value in the action's properties"
+            )
         found[name] = value
     for name in ("subject", "resource_type"):
         if name in found:
-            raise InvalidInput.of(f"properties.{name}", "is a name of ours")
+            raise InvalidInput.of(f"properties.{name}", "is a reserved name; use another one")
     return {**found, "subject": dict(subject), "resource_type": resource["type"]}

@@ -91,7 +91,7 @@ class AskedBody(_Bound, kw_only=True):
         if self.context is None:
             return {} if self.params is None else self.params
         if self.params is not None:
-            raise InvalidInput.of("context", "is another name of params; send one of them")
+            raise InvalidInput.of("context", "is another name for params; send only one of them")
         return self.context
 
 
@@ -347,8 +347,8 @@ def report_receipt(receipt: Receipt) -> EdgeResponse:
 DOCUMENTATION = {
     "/action/guard": Documentation(
         "Decide one exact action",
-        description="The decision is committed before it is given. The same key gives the recorded decision."
-        " With `start_id` a permission is started in the same commit, and the answer encloses the start's receipt.",
+        description="The decision is committed before it is returned. A repeat with the same idempotency key returns the recorded decision."
+        " With `start_id`, a permitted operation is started in the same commit, and the answer contains the start's receipt.",
         request=GuardRequestSchema(), responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
         security=SECURITY,
     ),
@@ -358,9 +358,9 @@ DOCUMENTATION = {
         security=SECURITY,
     ),
     "/action/guard/report": Documentation(
-        "Report what came of a started action",
-        description="success captures the budget; error after a start means unknown, and the operation is in doubt. A success"
-        " after a person said that it was not executed is received as a contradiction.",
+        "Report the outcome of a started action",
+        description="`success` captures the reserved budget. `error` after a start means that the outcome is unknown: the operation is in"
+        " doubt. A `success` after a person resolved the operation as not executed is recorded as a contradiction.",
         request=ReportRequestSchema(), responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
         security=SECURITY,
     ),

@@ -17,8 +17,8 @@ from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import database_status
 
 DESCRIPTION = (
-    "The authority a money-moving agent asks before it acts. Every route also answers under"
-    " `/api/haltstate/sentinel/`. Money is an integer or a decimal string in major units."
+    "The policy-decision service that an agent asks before it moves money. Every route also answers under"
+    " `/api/haltstate/sentinel/`. Amounts of money are integers or decimal strings in major units."
 )
 SECURITY_SCHEMES = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -37,7 +37,7 @@ def routes(app: Flask, context: Context, readiness: Readiness, *, left_out: tupl
 
     @meta.get("/metrics")
     @documented(
-        "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
+        "Prometheus metrics", responses={200: ("The metrics as text.", {"type": "string"})}, content_type="text/plain"
     )
     def show_metrics() -> Response:
         metrics.note_connections(context.authority.pool, context.authority.connections)

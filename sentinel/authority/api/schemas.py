@@ -14,7 +14,7 @@ MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
 }
 
-REPORTED = {"description": "Any JSON, and never a reason to refuse the report that carries it; kept as a digest only."}
+REPORTED = {"description": "Any JSON; the report is never refused because of it. Only its digest is stored."}
 
 
 class ActWithin(fields.Integer):
@@ -22,9 +22,10 @@ class ActWithin(fields.Integer):
 
     def __init__(self) -> None:
         super().__init__(strict=True, validate=Range(min=1, max=86400), metadata={
-            "description": "For how long the caller may act on an answered start, counted from before it asks; every answer counts"
-            " anew. Until then nobody can say that it was not executed, unless the caller reports `error`. Default: the"
-            " authority's deadline for reports (SENTINEL_REPORT_DEADLINE_SECONDS); at most SENTINEL_LONGEST_ACT_SECONDS."
+            "description": "For how many seconds the caller may act after a start, counted from before it sends the request; a repeated"
+            " start counts again. During this time nobody can resolve the operation as not executed, unless the caller"
+            " reports `error`. Default: the authority's deadline for reports (SENTINEL_REPORT_DEADLINE_SECONDS); at most"
+            " SENTINEL_LONGEST_ACT_SECONDS."
         })  # fmt: skip
 
 
@@ -34,8 +35,8 @@ class _Bound(StrictSchema):
     tenant_id = Identifier(most=64)
     evidence_context = JsonObject(
         metadata={
-            "description": "Carried beside the operation and not part of it: correlation, and in a guard or check what a policy "
-            "may read to tighten its answer (`escalation`: why a person is asked; `settlement_ready`)."
+            "description": "Sent with the operation but not part of it: correlation ids and, in a guard or check, facts that a policy "
+            "may read only to tighten its answer (`escalation`: why a person must decide; `settlement_ready`)."
         }
     )
 
@@ -44,14 +45,16 @@ class GuardRequestSchema(_Bound):
     """A guard: one exact action under one idempotency key."""
 
     idempotency_key = Identifier(most=255, required=True)
-    params = JsonObject(metadata={"description": "The action's parameters; `amount` is money. No fractions elsewhere."})
-    context = JsonObject(metadata={"description": "Another name of params."})
+    params = JsonObject(
+        metadata={"description": "The action's parameters. `amount` is money; other numbers must be integers."}
+    )
+    context = JsonObject(metadata={"description": "Another name for `params`."})
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)
     start_id = fields.UUID(
         metadata={
-            "description": "For a caller that acts at once: a permission is redeemed under this id in the same commit,"
-            " as by guard/start. Stable over retries."
+            "description": "For a caller that acts at once: if the operation is permitted, it is started under this id in the same"
+            " commit, as by guard/start. Must be the same in every retry."
         }
     )
     act_within_seconds = ActWithin()
@@ -96,7 +99,7 @@ class CheckReportRequestSchema(_Bound):
     action = Identifier(
         most=128,
         least=0,
-        means="The checked action; the released clients send the empty text where their caller names none.",
+        means="The checked action; the released clients send an empty string if their caller names none.",
     )
     request_id = Identifier(most=128, required=True)
     status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
@@ -182,8 +185,9 @@ class ReportReceiptSchema(Schema):
     duplicate = fields.Boolean(required=True)
     contradiction = fields.Boolean(
         metadata={
-            "description": "True: a person had said that it was not executed. The report is recorded, the operation is in doubt"
-            " again and holds its budget, and this action of this agent is halted until a person lifts it. Nothing to repeat."
+            "description": "True if a person had resolved the operation as not executed before. The report is recorded, the operation is"
+            " in doubt again and holds its budget, and this action of this agent is halted until a person lifts the halt."
+            " Do not send the report again."
         }
     )
 

@@ -79,9 +79,9 @@ def _length(environ: Mapping[str, Any], max_bytes: int) -> int:
 def require_json_type(environ: Mapping[str, Any]) -> None:
     """Raise `UnsupportedMediaType` unless the headers declare plain JSON in UTF-8."""
     if not _is_json_type(environ.get("CONTENT_TYPE", "")):
-        raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
+        raise UnsupportedMediaType("Content-Type must be application/json; a charset in it must be utf-8")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
-        raise UnsupportedMediaType("Content-Encoding must not be sent: bodies are read as they are")
+        raise UnsupportedMediaType("Content-Encoding must not be sent: encoded bodies are not accepted")
 
 
 def _read(environ: Mapping[str, Any], length: int) -> bytes:
@@ -194,7 +194,7 @@ class Text(fields.String):
             raise ValidationError("must be a text")
         if len(value.strip()) < self.least:
             raise ValidationError(
-                "must say something" if self.least == 1 else f"must have at least {self.least} characters"
+                "must not be empty" if self.least == 1 else f"must have at least {self.least} characters"
             )
         try:
             return check_text(value, "", self.most)
@@ -301,11 +301,11 @@ def check_unicode(value: Any, path: str = "", whole: str = "body") -> None:
     """
     if isinstance(value, str):
         if not _is_unicode(value):
-            raise InvalidInput.of(path or whole, "holds half a surrogate pair, which is no character")
+            raise InvalidInput.of(path or whole, "contains half a surrogate pair, which is not a character")
     elif isinstance(value, dict):
         for name, member in value.items():
             if not _is_unicode(name):
-                raise InvalidInput.of(path or whole, "has a name with half a surrogate pair, which is no character")
+                raise InvalidInput.of(path or whole, "has a name with half a surrogate pair, which is not a character")
             check_unicode(member, f"{path}.{name}"[:200] if path else name[:100], whole)
     elif isinstance(value, list):
         for place, member in enumerate(value):
@@ -339,13 +339,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _fraction(text: str) -> Decimal:
     if "e" in text or "E" in text or len(text) > _MAX_DIGITS + 8:
-        raise InvalidInput.of("body", "numbers are written plainly, without exponent and with at most 17 digits")
+        raise InvalidInput.of("body", "numbers must have no exponent and at most 17 digits")
     return Decimal(text)
 
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS + 1:
-        raise InvalidInput.of("body", "integers have at most 17 digits")
+        raise InvalidInput.of("body", "integers must have at most 17 digits")
     return int(text)
 
 

@@ -29,7 +29,7 @@ def docs_page(title: str, *, home: str | None = None) -> Blueprint:
 
     @page.get("/docs")
     @documented(
-        "The documentation as a page", responses={200: ("A page.", {"type": "string"})}, content_type="text/html"
+        "The documentation as a web page", responses={200: ("The page.", {"type": "string"})}, content_type="text/html"
     )
     def docs() -> Response:
         response = Response(render_template("docs.html", title=title), content_type="text/html; charset=utf-8")
@@ -42,7 +42,7 @@ def docs_page(title: str, *, home: str | None = None) -> Blueprint:
 
         @page.get("/")
         @documented(
-            "Leads a person to the program's first page", responses={302: ("There.", {"type": "string"})}, content_type="text/html"
+            "Redirects a browser to the program's first page", responses={302: ("The redirect.", {"type": "string"})}, content_type="text/html"
         )  # fmt: skip
         def first_page() -> AnyResponse:
             return redirect(home)

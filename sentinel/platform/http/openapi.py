@@ -71,8 +71,10 @@ def answered_on_the_loop(
 def document_health(routes: Flask | Blueprint, whether: str) -> None:
     """Add /healthz and /readyz, which every edge answers, to the documented routes; `whether` is the summary of /readyz."""
     found: dict[str, Any] = {"type": "object"}
-    healthz = Documentation("Whether the process answers", responses={200: ("It does.", found)})
-    readyz = Documentation(whether, responses={200: ("They can.", found), 503: ("Not now, and why.", found)})
+    healthz = Documentation("Whether the process answers", responses={200: ("The process answers.", found)})
+    readyz = Documentation(
+        whether, responses={200: ("Ready.", found), 503: ("Not ready; `checks` says which check fails.", found)}
+    )
     for name, documentation in (("healthz", healthz), ("readyz", readyz)):
         routes.add_url_rule(f"/{name}", name, answered_on_the_loop(documentation))
 

@@ -63,7 +63,7 @@ NOTHING_ALLOWED = OutageText(
 )
 _TRY_AGAIN = OutageText("The database gave no usable answer. Try again in a moment.", {"retryable": True})
 _MAY_BE_DONE = OutageText(
-    "The database gave no usable answer. Whether what you sent was done is not known: look before you send it again."
+    "The database gave no usable answer. It is not known whether your request was executed: check before you send it again."
 )
 OutageTextOf = Callable[[str], OutageText]
 """HTTP method → what a program says of a request of that method when the database gave no usable answer."""

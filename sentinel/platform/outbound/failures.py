@@ -18,9 +18,9 @@ class FailureKind(StrEnum):
 
 
 FAULTS: Mapping[str, str] = MappingProxyType({
-    "form": "is not an address such as https://host/path", "scheme": "begins with another scheme than may be called",
-    "port": "names a port that may not be called: of public addresses 443 and 8443 may", "host": "names no host that the internet knows, such as host.example",
-    "inside_address": "is an address inside a network", "inside_name": "is a name inside a network",
+    "form": "is not an address such as https://host/path", "scheme": "has a scheme that is not allowed",
+    "port": "has a port that is not allowed: public addresses may have 443 or 8443", "host": "has no public host name, such as host.example",
+    "inside_address": "is an address inside a private network", "inside_name": "is a name inside a private network",
 })  # fmt: skip
 """What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""
 
@@ -29,8 +29,8 @@ UNREADABLE_EVENT = "unreadable_event"
 
 _FAILURES: Mapping[str, str] = MappingProxyType({
     FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
-    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
-    UNREADABLE_EVENT: "no message could be made of the event; the sender's log says why",
+    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "the answer was too long",
+    UNREADABLE_EVENT: "the event could not be turned into a message; the sender's log says why",
     **{f"not_allowed: {code}": f"not called: it {fault}" for code, fault in FAULTS.items()},
 })  # fmt: skip
 

@@ -143,7 +143,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         if (self._is_in_head or (self._is_in_body and self._incoming is None)) and not self._went_on:
             self._framing_bytes += len(data)
             if self._framing_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, "the head is too long, or what frames the body")
+                self._refuse(431, "the request head, or the framing of its body, is too long")
         if self._is_all_read or self._turn or self.pipeline:
             self.flow.pause_reading()
         self._see_stage()
@@ -160,7 +160,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request. One read can hold thousands of requests, of which no more are accepted than may wait."""
         if (self._turn or self.pipeline) and len(self._turn) + len(self.pipeline) >= MAX_WAITING:
-            self._stop(429, f"no more than {MAX_WAITING} requests wait for their turn on one connection")
+            self._stop(429, f"at most {MAX_WAITING} requests may wait on one connection")
         super().on_message_begin()
         self._is_in_head = self._went_on = True
         self._framing_bytes = 0
@@ -191,7 +191,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
             try:
                 super().on_headers_complete()
             except (HttpParserError, AttributeError):  # no URL, or one without a path; `cycle` is an earlier one
-                self._stop(400, "the request's target is no path")
+                self._stop(400, "the request's target must be a path")
             self.cycle.keep_alive = self.cycle.keep_alive and self.worker.alive
             # Trailers of a chunked body (RFC 9112, 7.1.2) do not count as headers: a proxy checked the head alone.
             self.headers = []

@@ -59,7 +59,7 @@ def require_open_files(count: int, variable: str) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < count:
         raise CannotServe(
-            f"{variable} takes {count} open files and this machine allows {hard}; lower it or raise the limit"
+            f"{variable} needs {count} open files, and this machine allows {hard}; lower the setting or raise the limit"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
@@ -113,7 +113,7 @@ def require_listeners(*listeners: Listener) -> None:
     named = [(listener, *one) for listener in listeners for one in listener.named_addresses]
     for (listener, first, place), (another, second, other) in combinations(named, 2):
         if place[1] == other[1] and (listener is another or _meet(place[0], other[0])):
-            raise UnsafeConfiguration(f"{second}: must be another port than {first}, which is {place[1]} too")
+            raise UnsafeConfiguration(f"{second}: must be another port than {first}, which is also {place[1]}")
     for _, name, place in named:
         require_free_port(*place, name)
     for listener in listeners:

@@ -72,7 +72,7 @@ def _await_ready(child: subprocess.Popen[bytes], address: Address, should_stop: 
         if should_stop():
             raise StartGivenUp
         if time.monotonic() > deadline:
-            raise EmbeddedError(f"PostgreSQL did not answer within {_READY_SECONDS:.0f} s: look into its server.log")
+            raise EmbeddedError(f"PostgreSQL did not answer within {_READY_SECONDS:.0f} s: see its server.log")
         time.sleep(_POLL_SECONDS)
     return False
 

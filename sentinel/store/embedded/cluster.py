@@ -59,8 +59,8 @@ def ensure_cluster(
 def _other_version(home: Path, present: list[int], binaries: Binaries) -> EmbeddedError:
     have = " and ".join(map(str, present))
     return EmbeddedError(
-        f"the data in {home} is of PostgreSQL {have} and the programs found are PostgreSQL {binaries.version}: "
-        f"set SENTINEL_PG_BIN to the bin folder of PostgreSQL {present[-1]} to go on with it (or to dump it and "
+        f"the data in {home} was made by PostgreSQL {have}, and the programs found are PostgreSQL {binaries.version}: "
+        f"set SENTINEL_PG_BIN to the bin folder of PostgreSQL {present[-1]} to continue with it (or to dump it and "
         "restore it into a new folder), or start empty in another folder with --data-dir"
     )
 

@@ -41,8 +41,8 @@ class Address:
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
                 raise EmbeddedError(
-                    f"PostgreSQL does not take the secret in {self.passwords.folder / SUPERUSER}: put the right one back, or"
-                    " stop what runs on this database and delete that file, and the next start makes a new one"
+                    f"PostgreSQL does not accept the secret in {self.passwords.folder / SUPERUSER}: restore the right one, or stop the"
+                    " programs that use this database and delete that file; the next start then makes a new one"
                 ) from None
             return False
         return True

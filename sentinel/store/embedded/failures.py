@@ -31,7 +31,7 @@ class StartGivenUp(EmbeddedError):
     """The start was cancelled before the server answered; nothing of it is left."""
 
     def __init__(self) -> None:
-        super().__init__("told to stop while PostgreSQL was starting")
+        super().__init__("the start was cancelled while PostgreSQL was starting")
 
 
 def never_stop() -> bool:
@@ -43,7 +43,7 @@ def disk_full(where: Path) -> EmbeddedError:
     """The refusal when the disk that holds `where` has no room."""
     return EmbeddedError(
         f"no space left on the disk that holds {where}: free some space (a new database needs about 60 MB, "
-        "and the log of changes more) and start again"
+        "and its write-ahead log more) and start again"
     )
 
 

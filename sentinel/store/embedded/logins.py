@@ -53,7 +53,7 @@ class Passwords:
             ) from error
         if not found:
             raise EmbeddedError(
-                f"the secret of {login} is not in {self.folder}: stop what runs on this database (an older version made"
+                f"the secret of {login} is not in {self.folder}: stop the programs that use this database (an older version made"
                 " no secrets) and start again, which makes one"
             )
         return found

@@ -187,8 +187,8 @@ def clear_leftovers(data_dir: Path) -> None:
     # One that we may not inspect is given time to end by itself: a server ends with its starter.
     if not _gone(lambda: not may_belong_to(pid, data_dir), _STRAY_SECONDS):
         raise EmbeddedError(
-            f"process {pid} runs PostgreSQL, and whether on {data_dir} this account may not see (CAP_SYS_PTRACE): where its command line"
-            f" names that folder, end it and start again; else delete {data_dir / 'postmaster.pid'}"
+            f"process {pid} runs PostgreSQL, and this account may not see whether on {data_dir} (CAP_SYS_PTRACE): if its command line"
+            f" names that folder, end it and start again; otherwise delete {data_dir / 'postmaster.pid'}"
         )
     if not _gone(lambda: not strays(data_dir), _STRAY_SECONDS):
         for stray in strays(data_dir):

@@ -148,7 +148,7 @@ class Embedded:
     def kill(self) -> None:
         """End the server as a crash would (SIGKILL); `start` recovers it. Raises `EmbeddedError` if we did not start it."""
         if self._process is None:
-            raise EmbeddedError("only who started the server can kill it")
+            raise EmbeddedError("only the process that started the server can kill it")
         self._process.kill()
         self._process.wait()
 

@@ -76,7 +76,7 @@ def test_handling_keeps_every_rule_of_a_vote(fixtures: Fixtures) -> None:
     owned = fixtures.post(
         "action/guard", asks(guard_body(), "open_complaint"), key=fixtures.new_key(owner=fixtures.operators["approver"])
     )
-    with pytest.raises(Forbidden, match="asking key"):
+    with pytest.raises(Forbidden, match="rotated the key"):
         by_hand(fixtures, owned.get_json())
     # One person is enough, also where approving would take two: nothing is released by it.
     assert by_hand(fixtures, answer, digest=shown(fixtures, answer).digest).result == "handled"

@@ -60,7 +60,7 @@ def test_it_is_migrated_by_less_than_a_superuser_and_again_by_either(server: Run
     assert CliRunner().invoke(sentinel, ["tenants", "create", "x"], env={"SENTINEL_DATABASE_URL": less}).exit_code == 0
 
     assert migrate(whole) == (HEAD, HEAD)
-    assert "only the authority takes them" in doctor(less)
+    assert "only the authority may take its locks" in doctor(less)
     assert migrate(less) == (HEAD, HEAD)
     require_ready(as_login(whole, AUTHORITY, password(server)), AUTHORITY)
 

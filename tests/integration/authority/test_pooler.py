@@ -64,7 +64,9 @@ def address(fixtures: Fixtures, pooler: Pooler, role: str) -> str:
 def test_a_pooler_that_nobody_declared_is_refused_and_the_setting_named(
     fixtures: Fixtures, pooler: Pooler, role: str
 ) -> None:
-    with pytest.raises(UnsafeDatabase, match=f"a pooler stands before PostgreSQL: set {POOLER}=transaction"):
+    with pytest.raises(
+        UnsafeDatabase, match=f"a connection pooler is in front of PostgreSQL: set {POOLER}=transaction"
+    ):
         require_ready(address(fixtures, pooler, role), role)
 
 

@@ -183,7 +183,7 @@ def test_what_is_told_to_reload_before_processes_are_made_asks_the_database_too(
         given["on_reload"]()
     assert policies.library is before
     assert [line["event"] for line in lines] == ["policy_reload_refused"]
-    assert 'policy "retail-refund": the database does not know its zone "Mars/Olympus"' in lines[0]["fault"]
+    assert 'policy "retail-refund": the database does not know its time zone "Mars/Olympus"' in lines[0]["fault"]
 
 
 @pytest.mark.usefixtures("own_logs")

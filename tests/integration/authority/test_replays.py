@@ -206,7 +206,7 @@ def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtu
 
     plain = "This idempotency key belongs to another operation: action differs."
     said = refused(fixtures.key, guard_body(name))
-    assert said.startswith("Another key, in the name of the agent my-agent, asked under it first, at 20")
+    assert said.startswith("Another API key used it first, in the name of the agent my-agent, at 20")
     assert said.endswith(f"(operation {first['operation_id']}). {plain}")
     assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 1
     batch = fixtures.post("action/guard/batch", {"requests": [guard_body(name)]}).get_json()["answers"]

@@ -154,7 +154,7 @@ def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(fixtures: Fixtu
     problem = refused.get_json()
     assert (refused.status_code, problem["type"]) == (429, "urn:sentinel:problem:too-many-open-permits")
     assert int(refused.headers["Retry-After"]) >= 1
-    assert "permits that nobody started" in problem["detail"]
+    assert "permits that were not started" in problem["detail"]
     assert fixtures.one("select count(*) from sentinel.operations") == operations
 
     # What is out can be asked for again and started; what starts with the answer leaves nothing lying.

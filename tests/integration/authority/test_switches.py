@@ -284,7 +284,7 @@ def test_what_an_agent_turned_off_goes_on_again_only_by_a_report_from_after_that
     on(fixtures)
     went_wrong = {"switch": FEE, "reason": "a wrong execution"}
     assert fixtures.post("switches/off", went_wrong).get_json()["already"] is False
-    with pytest.raises(GateRefused, match="from before something went wrong"):
+    with pytest.raises(GateRefused, match="turned the switch off because something went wrong"):
         on(fixtures)
     record(fixtures)
     on(fixtures)

@@ -86,7 +86,7 @@ def test_a_permission_of_another_key_is_no_answer_that_a_caller_without_a_start_
     stranger = fixtures.new_key(agent_id=None)
     alone = fixtures.post("action/guard", four, key=stranger)
     assert refusal(alone) == NOT_YOURS
-    assert "another key" in alone.get_json()["detail"]
+    assert "another API key" in alone.get_json()["detail"]
     assert fixtures.one("select count(*) from sentinel.operation_states where status = 'started'") == 0
     assert fixtures.broken_invariants() == []
 
@@ -113,7 +113,7 @@ def test_the_refusal_says_whose_vote_is_missing(fixtures: Fixtures) -> None:
     asked = fixtures.guard(body)
     refused = fixtures.post("action/guard/start", start_fields(body, asked), key=fixtures.new_key(agent_id=None))
     assert refusal(refused) == REFUSED
-    assert "another key" in refused.get_json()["detail"]
+    assert "another API key" in refused.get_json()["detail"]
 
 
 def test_in_a_batch_each_row_is_judged_by_itself(fixtures: Fixtures) -> None:

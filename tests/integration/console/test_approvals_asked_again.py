@@ -47,10 +47,10 @@ def two_approvals(fixtures: Any) -> tuple[Any, uuid.UUID, uuid.UUID]:
 def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: Any, two_approvals: Any) -> None:
     _, first, second = two_approvals
     page = fixtures.browser("eve", "admin").get(f"/ops/approvals/{second}").get_data(as_text=True)
-    assert "Said before" in page and "ann@demo.local" in page and "does not count here" in page
+    assert "Earlier votes" in page and "ann@demo.local" in page and "does not count here" in page
     assert f'href="/ops/approvals/{first}"' in page
     assert "0 of 2 people have approved" in page
-    assert "Said before" not in fixtures.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
+    assert "Earlier votes" not in fixtures.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
 
 
 def test_the_api_tells_the_earlier_votes_and_the_approval_they_belong_to(two_approvals: Any) -> None:
@@ -69,7 +69,7 @@ def test_the_command_line_tells_them_too(fixtures: Any, two_approvals: Any, monk
     monkeypatch.setenv("SENTINEL_SECRET_KEYS", "a-secret-for-tests-0123456789abcdef")
     told = CliRunner().invoke(group, ["show", str(second)])
     assert told.exit_code == 0, told.output
-    assert "ann@demo.local, before (1 of the role approver were asked): approve" in told.output
+    assert "ann@demo.local, on an earlier approval (1 with the role approver needed): approve" in told.output
     assert "does not count here" in told.output
     data = json.loads(CliRunner().invoke(group, ["show", str(second), "--json"]).output)
     assert (data["follows"], [vote["counts"] for vote in data["earlier_votes"]]) == (str(first), [False])

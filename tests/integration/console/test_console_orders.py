@@ -236,7 +236,7 @@ def test_a_decision_that_names_an_approval_is_taken_only_while_that_one_waits(fi
     seen = {**REASON, "digest": ann.get(path).json["digest"]}
     for decision in DECISIONS:
         answer = ann.post(f"{path}/{decision}", {**seen, "approval_id": str(fixtures.approval("200.00"))})
-        assert (answer.status_code, "asked anew" in answer.json["detail"]) == (409, True)
+        assert (answer.status_code, "a new approval was requested" in answer.json["detail"]) == (409, True)
     answer = ann.post(f"{path}/fulfil", {**seen, "approval_id": "the one I saw"})
     assert (answer.status_code, list(answer.json["errors"])) == (400, ["approval_id"])
     assert fixtures.sql("select count(*) from sentinel.approval_votes") == [(0,)]

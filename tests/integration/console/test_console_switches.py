@@ -105,7 +105,7 @@ def test_without_its_file_nothing_can_be_turned_on_and_everything_off(fixtures: 
     env = {"SENTINEL_POLICIES_DIR": str(tmp_path)}
     listed = run(fixtures, "list", **env)
     assert (listed.exit_code, listed.stdout) == (0, "There is no switch.\n")
-    assert "everything is off" in listed.stderr
+    assert "every switch is off" in listed.stderr
     done = run(fixtures, "on", "retail.standard", "--reason", "x", "--as", "abe@demo.local", **env)
     assert done.exit_code == 1 and "cannot be used" in done.stderr
     assert run(fixtures, "off", "retail.standard", "--reason", "x", **env).exit_code == 0

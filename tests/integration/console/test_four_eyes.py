@@ -56,7 +56,7 @@ def test_who_made_a_key_does_not_approve_what_it_asks(fixtures: Any, owner: str 
     refused = fixtures.sign_in("admin@demo.local", app).approve(asked)
     assert (refused.status_code, "made" in refused.json["detail"]) == (403, True)
     page = browser.get(f"/ops/approvals/{asked}").get_data(as_text=True)
-    assert "you own, made or rotated it" in page
+    assert "you own, created or rotated it" in page
     assert approved(fixtures, asked, fixtures.person("other", app=app)) == "approved"
 
 

@@ -20,7 +20,7 @@ from tests.integration.console.test_page_in_doubt import doubted
 from tests.support.lost_connections import LosesConnection
 from tests.support.orders_console_fixtures import queued
 
-NOT_KNOWN = "Whether what you sent was done is not known"
+NOT_KNOWN = "It is not known whether your request was executed"
 Arranged = tuple[Callable[[], Any], str]
 """The act, and the query that counts how often it was done."""
 

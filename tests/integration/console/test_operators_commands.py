@@ -101,7 +101,7 @@ def test_a_local_administrator_has_no_more_rights_than_the_named_operator(fixtur
         1,
         "not an operator",
     )
-    refused(run(fixtures, "approvals", "approve", "x", "--as", "vic@demo.local", "--reason", "x"), 2, "not an id")
+    refused(run(fixtures, "approvals", "approve", "x", "--as", "vic@demo.local", "--reason", "x"), 2, "must be an id")
     refused(
         run(
             fixtures,
@@ -143,15 +143,21 @@ def test_a_global_halt_needs_no_tenant_to_be_named(fixtures: Any) -> None:
     other = fixtures.tenant("second-shop")
     halt_id = printed_json(fixtures, "halts", "set", "--scope", "global", "--reason", "incident 12")["halt_id"]
     assert fixtures.guard("10.00").reason_code == "halted"
-    refused(run(fixtures, "halts", "list"), 2, "say which tenant with --tenant")
+    refused(run(fixtures, "halts", "list"), 2, "there are several tenants, choose one with --tenant")
     (listed,) = printed_json(fixtures, "halts", "list", "--tenant", str(other))
     assert (listed["halt_id"], listed["set_by"]) == (halt_id, "local administrator")
     assert printed_json(fixtures, "halts", "lift", halt_id, "--reason", "over")["lifted"] is True
-    refused(run(fixtures, "halts", "set", "--scope", "tenant", "--reason", "x"), 2, "say which tenant with --tenant")
+    refused(
+        run(fixtures, "halts", "set", "--scope", "tenant", "--reason", "x"),
+        2,
+        "there are several tenants, choose one with --tenant",
+    )
     own = printed_json(fixtures, "halts", "set", "--scope", "tenant", "--reason", "x", "--tenant", str(other))[
         "halt_id"
     ]
-    refused(run(fixtures, "halts", "lift", own, "--reason", "x"), 2, "say which tenant with --tenant")
+    refused(
+        run(fixtures, "halts", "lift", own, "--reason", "x"), 2, "there are several tenants, choose one with --tenant"
+    )
     assert run(fixtures, "halts", "lift", own, "--reason", "x", "--tenant", str(other)).exit_code == 0
 
 
@@ -168,7 +174,7 @@ def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
     begun = run(
         fixtures, "in-doubt", "resolve", str(recorded.operation_id), "--executed", "--evidence", "x", "--as", abe.email
     )
-    refused(begun, 1, "it is started: it falls in doubt where no outcome is reported in time")
+    refused(begun, 1, "it is started: it becomes in doubt if no outcome is reported in time")
     fixtures.sql(
         "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report'"
@@ -206,7 +212,7 @@ def test_a_contradiction_is_resolved_only_as_the_one_that_was_listed(fixtures: A
         abe.email,
     )
     refused(run(fixtures, *resolution), 1, "a success was reported after")
-    refused(run(fixtures, *resolution, "--since", "2026-05-03T10:00:00Z"), 1, "not the doubt that was looked at")
+    refused(run(fixtures, *resolution, "--since", "2026-05-03T10:00:00Z"), 1, "has changed since you looked at it")
     refused(run(fixtures, *resolution, "--since", "yesterday"), 2, "since: must be an RFC 3339 time")
     (listed,) = printed_json(fixtures, "in-doubt", "list")
     assert printed_json(fixtures, *resolution, "--since", listed["in_doubt_since"])["executed"] is False
@@ -245,7 +251,7 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
     printed_json(fixtures, "keys", "revoke", second["key_id"])
     file = run(fixtures, "keys", "create", "--agent-id", "keyfile")
     assert file.stdout.strip().startswith("snt_") and len(file.stdout.split()) == 1, "it may be a key file"
-    assert "shown this once" in file.stderr
+    assert "shown only once" in file.stderr
     for key in (made["key"], second["key"]):
         row = find_key(deciding, secret_hash(key))
         assert row is not None

@@ -268,7 +268,7 @@ def test_a_password_is_changed_with_the_old_one_and_ends_other_sessions(fixtures
     for fields, fault in (
         ({"old": WRONG}, "is wrong"), ({"again": WRONG}, "differs"), ({"new": "short", "again": "short"}, "12 to 256"),
         (common, "The new password is a common password"),
-        ({"new": PASSWORD, "again": PASSWORD}, "The new password must be another one than the old"),
+        ({"new": PASSWORD, "again": PASSWORD}, "The new password must differ from the current password"),
     ):  # fmt: skip
         answer = here.submit("/ops/account/password", **{**good, **fields})
         assert (answer.status_code, fault in answer.get_data(as_text=True)) == (400, True), fields

@@ -91,9 +91,9 @@ def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(fixtures
     assert account not in viewed
     assert "shown to approvers" in viewed
     for words in ("640.00 USD", "The amount needs a person&#39;s approval.", "boss@demo.local", "0 of 2", digest_on(page),
-                  "lifts no halt", "account month", "1,000.00 USD", "/verify/pf_"):  # fmt: skip
+                  "no halt, no rule that denies", "account month", "1,000.00 USD", "/verify/pf_"):  # fmt: skip
         assert words in page, words
-    assert "You own the key that asks this" in card(fixtures.at_page(boss.email), approval_id)
+    assert "You own the key that requested this" in card(fixtures.at_page(boss.email), approval_id)
     assert "<form" not in viewed.split("<main")[1]
     assert "this needs the role approver" in viewed.lower()
     assert "<form" not in vic.get("/ops/approvals").get_data(as_text=True).split("<table")[1]
@@ -109,7 +109,7 @@ OUR_LABELS = re.compile(r"<dt>([^<]*)</dt>")
 
 
 def labels(page: str) -> list[str]:
-    """The labels of "What is asked" that stand as this page's own."""
+    """The labels of "Request" that stand as this page's own."""
     asked = page[page.index('aria-labelledby="asked"') : page.index('aria-labelledby="why"')]
     return [html.unescape(one) for one in OUR_LABELS.findall(asked)]
 
@@ -129,7 +129,7 @@ def test_facts_of_an_agents_own_push_no_known_one_off_the_card_and_imitate_none(
     assert "acct_payee" in known and "chief@demo.local" not in known
     for name in (*pushed, *(html.escape(one) for one in IMITATIONS)):
         assert f"<code>{name}</code>" in own, name
-    assert "more than a person reads" in own and "more than a person reads" not in plain
+    assert "more than a person is likely to read" in own and "more than a person is likely to read" not in plain
     assert "The agent wrote 108 facts" in own, "four of its risk with them"
 
 
@@ -162,7 +162,7 @@ def test_several_decided_together_say_whom_each_is_about_and_what_more_there_is(
     recorded = fixtures.guard("200.00", account_ref="acct_payee", **{f"a{number:03}": number for number in range(100)})
     page = fixtures.browser("ann").get(f"/ops/approvals/batch?id={recorded.approval_id}").get_data(as_text=True)
     assert "account_ref <code>acct_payee</code>" in page
-    assert f'<a href="/ops/approvals/{recorded.approval_id}">104 more that the agent wrote</a>' in page
+    assert f'<a href="/ops/approvals/{recorded.approval_id}">104 more facts that the agent wrote</a>' in page
 
 
 def test_a_card_shows_each_condition_below_its_sentence(
@@ -227,7 +227,7 @@ def used_on(fixtures: Any, policies: Path, approval_id: uuid.UUID) -> list[str]:
     """What a card says is used of each limit; of the limits of LIMITED 200.00 USD more goes in only where nothing is."""
     page = card(fixtures.browser("ann", app=fixtures.app(policies_dir=policies)), approval_id)
     used = re.findall(r'data-label="Used" class="number">([^<]+)<', page)
-    over = ["fits" if one.startswith("0") else "goes over" for one in used]
+    over = ["fits" if one.startswith("0") else "exceeds it" for one in used]
     assert re.findall(r'data-label="With this">([^<]+)<', page) == over
     return used
 
@@ -311,7 +311,7 @@ def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fi
     assert "A halt covers this" in card(ann, approval_id)
     fixtures.sql("update sentinel.approvals set amount_minor = 100 where approval_id = %s", approval_id)
     page = card(ann, approval_id)
-    assert "not the one that the digest names" in page
+    assert "does not match the digest" in page
     assert 'name="verdict"' not in page
     assert say(ann, approval_id).status_code == 409
     assert votes(fixtures, approval_id) == 0

@@ -170,7 +170,7 @@ def test_what_a_person_can_decide_is_looked_for_in_a_bounded_part_of_the_queue_a
     look_up_to(waiting[4])
     shown = card(page, decided)
     assert "Nothing else is pending" not in shown
-    assert "Of the 5 that come next you can decide none" in shown
+    assert "You can decide none of the next 5" in shown
     address, seen = "/ops/approvals?for=me", []
     for last in (waiting[4], waiting[9], waiting[12]):
         look_up_to(last)
@@ -212,7 +212,7 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixture
         verdict="approve",
         reason="x",
     )
-    assert "who owns, made or rotated the asking key" in batch.get_data(as_text=True)
+    assert "you own, made or rotated the key that requested this" in batch.get_data(as_text=True)
     assert votes(fixtures, approval_id) == 0
 
 

@@ -65,7 +65,7 @@ def test_of_what_was_decided_a_rare_kind_is_found_part_by_part_and_changes_at_on
     fixtures.sql("insert into sentinel.protected_changes (tenant_id, approval_id, request) values (%s, %s, '{}')",
               fixtures.tenant_id, change)  # fmt: skip
     first = ann.get("/ops/approvals?status=decided&kind=escalation").get_data(as_text=True)
-    assert "None of the 2 that were decided here is of this kind." in first
+    assert "None of these 2 decided approvals is of this kind." in first
     (older,) = re.findall(r'href="/ops/approvals(\?[^"]+)">Older', first)
     assert listed(ann, html.unescape(older)) == [str(rare)]
     for asked, said in (
@@ -73,7 +73,7 @@ def test_of_what_was_decided_a_rare_kind_is_found_part_by_part_and_changes_at_on
         ("agent=nobody&kind=escalation", "of this kind and of this agent"),
     ):
         page = ann.get(f"/ops/approvals?status=decided&{asked}").get_data(as_text=True)
-        assert f"None of the 2 that were decided here is {said}." in page
+        assert f"None of these 2 decided approvals is {said}." in page
     assert listed(ann, "?status=rejected&kind=refund") == [str(one) for one in reversed(others)]
     assert listed(ann, "?status=decided&kind=change") == [str(change)]
     assert listed(ann, "?status=handled&kind=change") == []
@@ -126,7 +126,7 @@ def test_the_queue_is_counted_up_to_a_bound_and_still_says_when_something_is_ask
         (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
         assert ann.get(address).status_code == 204
         fixtures.approval()
-        assert f"while you looked: {expected}" in ann.get(address).get_data(as_text=True)
+        assert f"queue has changed: {expected}" in ann.get(address).get_data(as_text=True)
 
 
 def test_a_batch_resolves_each_on_its_own_and_tells_each(fixtures: Any) -> None:
@@ -181,5 +181,5 @@ def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(fixtures: 
     fields = {"verdict": "reject", "reason": "x", "digest": ZERO}
     assert ann.submit(f"/ops/approvals/{approval_id}", **fields).status_code == 404
     batch = ann.submit("/ops/approvals/batch", id=str(approval_id), **fields).get_data(as_text=True)
-    assert "there is nothing of that id" in batch
+    assert "there is no approval with that id" in batch
     assert fixtures.approval_status(approval_id) == "pending"

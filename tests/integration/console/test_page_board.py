@@ -50,10 +50,10 @@ def test_of_an_agent_without_a_decision_the_board_says_no_more_than_it_looked_th
         (found,) = re.findall(r"<h3>quiet .*?</h3>\s*<p class=\"empty\">(.*?)</p>", page)
         return str(found)
 
-    assert description() == "Has decided nothing yet."
+    assert description() == "No decision yet."
     monkeypatch.setattr(reader, "MOST_LOOKED", 2)
     monkeypatch.setattr(reader, "STEP", 1)
-    assert description() == "None was found so far: still looking …"
+    assert description() == "None found so far, still searching …"
     monkeypatch.setattr(reader, "DAY", timedelta(0))
     assert description() == "No decision in the last day."
 

@@ -32,7 +32,9 @@ def test_what_stopped_by_itself_stands_on_the_overview_and_on_the_page_of_halts(
     page = vic.get("/ops/overview/now")
     shown = lines(page.get_data(as_text=True))["Stopped"]
     assert shown[:2] == ["1", "1 high"]
-    assert "Stopped by a velocity breaker" in words(page) and "nothing is paid before a person lifts it" in words(page)
+    assert "Stopped by a velocity breaker" in words(page) and "nothing is paid until a person lifts the halt" in words(
+        page
+    )
     assert "retail-refund-agent" in words(page)
     halts = words(vic.get("/ops/halts"))
     assert (

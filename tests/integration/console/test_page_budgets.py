@@ -63,7 +63,7 @@ def test_what_a_bank_sent_back_is_said(fixtures: Any) -> None:
     row, vic = refunded(fixtures), fixtures.browser("vic", "viewer")
     fixtures.sql("set session_replication_role = replica; update refunds.ledger_entries set budget_part = 'returned'")
     said = (
-        "200.00 USD were sent back by a bank: the customer does not have them, and they are not counted as paid back."
+        "200.00 USD were sent back by a bank: the customer did not receive them, and they are not counted as refunded."
     )
     for page in ("/ops/orders/demo/o-1", row):
         found = shown(vic.get(page))
@@ -80,9 +80,9 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
     )
     fixtures.sql(SET.format("executed_minor = 15000, handled_minor = 5000"), "o-1")
     found = shown(ann.get(page))
-    assert "Approving lifts" in ann.get(page).text
+    assert "Approving overrides" in ann.get(page).text
     fixtures.sql("update sentinel.approvals set offers_approve = false")
-    assert "Approving lifts" not in ann.get(page).text, "what is not offered is not explained"
+    assert "Approving overrides" not in ann.get(page).text, "what is not offered is not explained"
     assert (found["Paid for the order"], found["Handled by a person"], found["Left"]) == (
         "200.00 USD",
         "50.00 USD",
@@ -96,9 +96,9 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
         ("handled_minor = 25000, beyond_minor = 5000", {
             "Left": "0.00 USD",
             "said": "50.00 USD more than was paid: "
-            "a person handled more than was left, a refund that had found no room is in doubt or was paid after all, or the shop has corrected what was paid.",
+            "a person handled more than was left, a refund above what was left is in doubt or was paid after all, or the shop corrected the amount paid.",
         }),
-        ("uncounted_entries = 2", {"said": "Refunds in another currency, which no sum holds: 2."}),
+        ("uncounted_entries = 2", {"said": "Refunds in another currency, which these sums do not include: 2."}),
         ("paid_minor = null", {"Paid for the order": "not known", "Left": "not known"}),
     ],
 )  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_global_halt_is_shown_with_where_it_is_lifted_and_no_form(fixtures: An
     (halt_id,) = fixtures.sql(set_it, uuid.UUID(int=0), uuid.uuid4(), uuid.uuid4())[0]
     answer = abe.get("/ops/halts")
     assert f"/ops/halts/{halt_id}/lift" not in answer.text
-    assert f"On the machine itself: sentinel halts lift {halt_id}" in words(answer)
+    assert f"Only on the command line: sentinel halts lift {halt_id}" in words(answer)
     refused = abe.submit(f"/ops/halts/{halt_id}/lift", reason="over")
     assert refused.status_code == 403
     assert "a global halt is lifted on the machine itself" in words(refused)
@@ -87,5 +87,5 @@ def test_letting_go_takes_an_administrator_and_a_proof(fixtures: Any) -> None:
     assert fixtures.sql("select lifted_at from sentinel.halts") == [(None,)]
     assert abe.submit(path, reason="fine again", proof=PASSWORD).status_code == 303
     again = abe.submit(path, reason="fine again")
-    assert again.status_code == 404 and "no halt of that id in force" in words(again)
+    assert again.status_code == 404 and "no halt with this id in force" in words(again)
     assert abe.submit(f"/ops/halts/{uuid.uuid4()}/lift", reason="x").status_code == 404

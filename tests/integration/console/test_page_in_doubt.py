@@ -93,7 +93,7 @@ def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, exe
     form = {"executed": executed, "evidence": EVIL, "in_doubt_since": looked_at(abe, operation_id)}
     assert ann.submit(path, **form).status_code == 403
     shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
-    assert "100.00 USD count as paid against its limits" in shown and "can be done twice" in shown
+    assert "100.00 USD count as paid against its limits" in shown and "can then be executed twice" in shown
     for given in ({}, {"proof": "wrong"}):
         assert abe.submit(path, **form, **given).status_code == 400
     for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"},
@@ -102,7 +102,7 @@ def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, exe
     assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
     assert abe.submit(path, **form).status_code == 303
     again = abe.submit(path, **{**form, "executed": "no" if executed == "yes" else "yes"})
-    assert again.status_code == 409 and "This was resolved already" in words(again) and "abe@demo.local" in words(again)
+    assert again.status_code == 409 and "This was already resolved" in words(again) and "abe@demo.local" in words(again)
     assert "<img src=x" not in again.get_data(as_text=True)
     assert fixtures.sql("select state from sentinel.reservations") == [(budget,)]
     assert fixtures.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]
@@ -116,7 +116,7 @@ def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(fixture
     )[0][0]
     abe = fixtures.browser("abe", "admin", fixtures.app())
     page = abe.get(f"/ops/in-doubt/{operation_id}")
-    assert "can be said from" in words(page) and 'value="no" disabled' in page.get_data(as_text=True)
+    assert "can be recorded from" in words(page) and 'value="no" disabled' in page.get_data(as_text=True)
     path = f"/ops/in-doubt/{operation_id}/resolve"
     about = {"evidence": "statement", "in_doubt_since": looked_at(abe, operation_id)}
     early = abe.submit(path, executed="no", proof=PASSWORD, **about)
@@ -133,7 +133,7 @@ def test_a_form_that_was_left_open_does_not_end_the_doubt_that_came_after_it(fix
     fixtures.sql(DOUBT, "contradiction", 0, operation_id)
     for executed in ("no", "yes"):
         answer = abe.submit(path, executed=executed, evidence="statement of this morning", in_doubt_since=old)
-        assert (answer.status_code, "not the doubt that was looked at" in words(answer)) == (409, True)
+        assert (answer.status_code, "has changed since you looked at it" in words(answer)) == (409, True)
         assert ">statement of this morning<" in answer.text and f'value="{executed}" checked' not in answer.text
         assert "This action of this agent is halted" in words(answer)
     assert fixtures.sql("select status, in_doubt_reason from sentinel.operation_states") == [
@@ -149,7 +149,7 @@ def test_a_form_that_was_left_open_does_not_end_the_doubt_that_came_after_it(fix
 def test_a_contradiction_is_named_on_the_overview_and_on_its_page(fixtures: Any) -> None:
     app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1, "contradiction")
     vic = fixtures.browser("vic", "viewer", app)
-    assert "Contradictions" in words(vic.get("/ops")) and "said “not executed”" in words(vic.get("/ops"))
+    assert "Contradictions" in words(vic.get("/ops")) and "resolved them as “not executed”" in words(vic.get("/ops"))
     assert "This action of this agent is halted" in words(vic.get(f"/ops/in-doubt/{operation_id}"))
     fixtures.sql("update sentinel.operation_states set in_doubt_reason = 'no_report'")
     assert "Contradictions" not in words(vic.get("/ops"))

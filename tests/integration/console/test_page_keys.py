@@ -52,7 +52,7 @@ def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(fixture
     assert row is not None and (row.agent_id, sorted(row.scopes), row.usable) == ("retail-refund-agent", SCOPES, True)
     assert row.owner_operator_id is not None and key.startswith("snt_test_")
     again = abe.submit("/ops/keys", **form)
-    assert again.status_code == 409 and "was shown then, and only then" in words(again)
+    assert again.status_code == 409 and "a key is shown only once" in words(again)
     assert key not in again.get_data(as_text=True) and key not in abe.get("/ops/keys").get_data(as_text=True)
     assert "<img src=x" not in abe.get("/ops/keys").get_data(as_text=True)
     assert fixtures.sql("select count(*) from sentinel.agent_keys") == [(1,)]
@@ -86,7 +86,7 @@ def test_a_key_is_rotated_and_revoked_with_proof(fixtures: Any) -> None:
     made = abe.submit(f"{path}/rotate", **form)
     row = find_key(fixtures.pool, secret_hash(key_in(made)))
     assert row is not None and row.principal_id == caller.principal_id
-    assert "still works for the overlap" in words(made)
+    assert "still works during the overlap" in words(made)
     assert abe.submit(f"{path}/rotate", **form).status_code == 409
     assert abe.submit(f"{path}/revoke").status_code == 303
     again = abe.submit(f"{path}/revoke")

@@ -109,7 +109,7 @@ def test_a_beginning_that_more_operations_have_than_are_looked_at_is_said(
     first, second, _ = (fixtures.guard("20.00").operation_id for _ in range(3))
     # The first eight digits are those of 65 seconds, which may have ended in between once.
     one = first if first.hex[:8] == second.hex[:8] else second
-    ann, told = fixtures.browser("ann", "viewer"), "Give more of the id."
+    ann, told = fixtures.browser("ann", "viewer"), "Enter more of the id."
     assert told not in ann.get(f"/ops/ledger?q={one.hex[:8]}").text
     monkeypatch.setattr(ledger_search, "MOST_OPERATIONS", 1)
     for path in ("/ops/ledger", "/ops/ledger-now"):
@@ -441,10 +441,10 @@ def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(fixtures: A
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        ("reason_code = 'not_executed'", "which is final; to pay it, enter it anew"),
+        ("reason_code = 'not_executed'", "which is final; to pay it, enter it again"),
         ("budget_part = 'handled'", "nothing is left to do"),
-        ("reason_code = 'settlement_refused'", "it may have been paid; say first what happened"),
-        ("reason_code = 'closed'", "an analyst said something else of its order since"),
+        ("reason_code = 'settlement_refused'", "it may have been paid; resolve it first"),
+        ("reason_code = 'closed'", "an analyst has since decided to hold its order"),
     ],
 )
 def test_a_row_in_error_that_cannot_be_tried_again_says_why(fixtures: Any, ended: str, said: str) -> None:

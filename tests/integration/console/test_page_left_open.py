@@ -22,7 +22,7 @@ OURS = {"Accept": "text/html", "Origin": "http://localhost"}
 TABLES = (
     "events", "operators", "operator_tokens", "agent_keys", "halts", "switches", "approvals", "operation_states",
 )  # fmt: skip
-SENTENCE = "Your session was renewed in another tab. Nothing was done"
+SENTENCE = "Your session was renewed in another tab. Nothing was changed"
 
 
 def post_old_form(browser: Browser, path: str, **fields: Any) -> Any:
@@ -196,7 +196,7 @@ def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says
     sent = browser.submit("/ops/halts", scope="tenant", reason=WORDS)
     assert sent.status_code == 303 and "undone=yes" in sent.headers["Location"]
     page = browser.get(sent.headers["Location"]).text
-    assert "what you just sent was not done" in page and 'value="/ops/halts"' in page
+    assert "your last action was not carried out" in page and 'value="/ops/halts"' in page
     assert fixtures.sql("select scope from sentinel.halts") == []
 
 

@@ -49,12 +49,12 @@ def test_one_that_the_authority_cannot_be_asked_about_is_in_the_queue_and_can_be
     ann = fixtures.browser("ann", "approver")
     assert names(ann.get("/ops/orders"), "queue") == [refused]
     page = ann.get(f"/ops/orders/demo/{refused}")
-    assert "The authority refuses to be asked about it: 422: another question." in page.text
+    assert "The authority refuses to decide on it: 422: another question." in page.text
     assert re.findall(r'name="decision" value="(\w+)"', page.text) == ["hold"]
     assert fixtures.person("rex").analyst(refused, "hold", "never asked").status_code == 200
     assert names(ann.get("/ops/orders"), "queue") == []
     page = ann.get(f"/ops/orders/demo/{refused}").text
-    assert "a person had it held" in page and "<dt>Operation</dt>" not in page
+    assert "a person had the order held" in page and "<dt>Operation</dt>" not in page
 
 
 def test_all_that_wait_are_shown_in_the_order_of_the_queue_and_no_others(
@@ -219,10 +219,10 @@ def page_after(fixtures: Any, last_error: str) -> str:
 def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) -> None:
     """It may have been paid: its settlement system did it after a person had said "not executed", or its start is in doubt."""
     page = page_after(
-        fixtures, "refund_failed: resolved as not executed, but stripe did it: re_1. The authority is told"
+        fixtures, "refund_failed: resolved as not executed, but stripe did it: re_1. This is reported to the authority"
     )
     assert "not paid" not in page
-    assert "The refund that was filed failed, and may have been paid all the same" in page
+    assert "The refund that was filed failed, but may have been paid anyway" in page
     assert "stripe did it: re_1" in page
     assert '<a href="/ops/in-doubt">In doubt</a>' in page
 
@@ -293,11 +293,11 @@ def test_an_order_that_was_shipped_before_its_hold_is_not_said_to_wait_for_it(fi
     )
     ann, rex, path = fixtures.browser("ann", "approver"), fixtures.person("rex"), f"/ops/orders/demo/{order_id}"
     page = ann.get(path).text
-    assert "The shop has not taken the hold yet." in page and "The shop is asked once more to hold it." in page
+    assert "The shop has not accepted the hold yet." in page and "The shop is asked once more to hold it." in page
     fixtures.sql("update orders.effects set state = 'refused', last_error = 'it was fulfilled before it could be held'")
     page = ann.get(path).text
-    assert "The shop had fulfilled it before it could be held: the goods are out. Nothing is tried again." in page
-    assert "not taken the hold yet" not in page and 'name="decision"' not in page
+    assert "The shop fulfilled it before it could be held: the goods have been shipped. Nothing is retried." in page
+    assert "not accepted the hold yet" not in page and 'name="decision"' not in page
     assert "shipped before it could be held" in ann.get("/ops/orders").text
     assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == []
     assert rex.analyst(order_id, "retry").status_code == 409
@@ -317,8 +317,8 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_decision_and_leads_to_t
     )
     ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
     page = ann.get(path).text
-    assert f'<a href="/ops/in-doubt/{operation}">' in page and "No decision on it is taken before" in page
-    assert 'name="decision"' not in page and "until a person says what" not in page
+    assert f'<a href="/ops/in-doubt/{operation}">' in page and "It cannot be decided until" in page
+    assert 'name="decision"' not in page and "until a person decides" not in page
     assert ann.get(f"/ops/in-doubt/{operation}").status_code == 200
     listed = ann.get("/ops/orders")
     assert (

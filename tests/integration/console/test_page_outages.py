@@ -56,7 +56,7 @@ def test_without_the_ledger_the_console_still_shows_and_decides(fixtures: Any) -
         assert answer.status_code == 200
         assert "Refunds pending 2" in shown
         assert (
-            "Errors given up by the worker or refused where it settles; it may have been paid: look at the entry not read"
+            "Errors given up by the worker or refused by the settlement system; may have been paid: see the entry not read"
             in shown
         )
         assert "Worker lag not read" in shown
@@ -67,7 +67,7 @@ def test_without_the_ledger_the_console_still_shows_and_decides(fixtures: Any) -
     for path in (f"/ops/approvals/{approval_id}", f"/ops/orders/demo/{order_id}"):
         answer = ann.get(path)
         assert answer.status_code == 200
-        assert "What was paid back of the order cannot be read now: the ledger gives no answer." in answer.text, path
+        assert "The order's refund budget cannot be read now: the ledger does not respond." in answer.text, path
     assert say(ann, approval_id).status_code == 303
     assert "Approved." in card(ann, approval_id)
     assert ann.get("/ops/ledger").status_code == 503
@@ -89,7 +89,7 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     )  # fmt: skip
     answer = ann.submit(f"/ops/approvals/{approval_id}", **vote)
     assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
-    assert "Whether what you sent was done is not known" in answer.text
+    assert "It is not known whether your request was executed" in answer.text
     assert "Nothing was changed" not in answer.text
     assert "not possible" not in answer.text
     assert "10.0.0.9" not in answer.text
@@ -97,13 +97,13 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     monkeypatch.setattr(approvals, "approval_detail", whole)
     answer = ann.submit(f"/ops/approvals/{approval_id}", **vote)
     assert answer.status_code == 503
-    assert "Whether what you sent was done is not known" in answer.text
+    assert "It is not known whether your request was executed" in answer.text
     assert "10.0.0.9" not in answer.text
     # And of each line of several.
     monkeypatch.setattr(approval_batch, "cast_vote", away)
     answer = ann.submit("/ops/approvals/batch", id=str(approval_id), **vote, reference="")
-    assert "Whether what you sent was done is not known" in answer.text
-    assert "0 of 1 decisions were recorded; of 1 it is not known." in answer.text
+    assert "It is not known whether your request was executed" in answer.text
+    assert "0 of 1 decisions were recorded; for 1 this is not known." in answer.text
     assert ">refused<" not in answer.text
     assert "10.0.0.9" not in answer.text
 
@@ -122,7 +122,7 @@ def test_of_several_each_is_told_although_one_got_no_answer(fixtures: Any, monke
         verdict=["reject"] * 3, reason="the same case", reference="",
     )  # fmt: skip
     assert answer.status_code == 200
-    assert "2 of 3 decisions were recorded; of 1 it is not known." in answer.text
+    assert "2 of 3 decisions were recorded; for 1 this is not known." in answer.text
     assert all(str(one) in answer.text for one in made)
     assert ">refused<" not in answer.text and "10.0.0.9" not in answer.text
     assert [fixtures.approval_status(one) for one in made] == ["rejected", "pending", "rejected"]
@@ -147,7 +147,7 @@ def test_the_api_does_not_say_that_what_may_be_on_record_is_not(fixtures: Any, m
         assert not {"decision", "reason_code"} & told.keys()
         assert "10.0.0.9" not in answer.text and "inner" not in answer.text
     for answer in acts:
-        assert "Whether what you sent was done is not known" in answer.json["detail"]
+        assert "It is not known whether your request was executed" in answer.json["detail"]
         assert "retryable" not in answer.json
     for answer in reads:
         assert answer.json["detail"] == "The database gave no usable answer. Try again in a moment."

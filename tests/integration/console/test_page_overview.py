@@ -42,7 +42,7 @@ def test_what_is_counted_up_to_a_bound_says_so(fixtures: Any, monkeypatch: pytes
     run_housekeeping(fixtures.authority.pool, 900)
     page = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").text).split())
     assert "median of the latest 2 in 24 h" in page
-    assert "Expired undecided 2 or more nobody decided in time" in page
+    assert "Expired undecided 2 or more not decided in time" in page
 
 
 def test_pending_approvals_are_counted_up_to_a_bound_and_the_page_says_so(
@@ -121,7 +121,7 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     assert "nothing expired in 24 h" in page
     run_housekeeping(fixtures.authority.pool, 900)
     after = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").get_data(as_text=True)).split())
-    assert "Expired undecided 1 nobody decided in time in 24 h, so it was denied" in after
+    assert "Expired undecided 1 not decided in time in 24 h, therefore denied" in after
     assert "the latest" not in after
     assert 'hx-get="/ops/overview/now"' in vic.get("/ops").get_data(as_text=True)
 
@@ -156,18 +156,18 @@ def test_the_workers_of_every_agent_are_shown(fixtures: Any) -> None:
     add_worker(fixtures, name="w5", agent_id="long-gone", seen="25 hours")
     begun = [card.partition(" last")[0] for card in workers()]
     assert begun == [
-        "of another authority unreachable does not work", "of gone-a-while silent not heard of", "of my-agent running",
+        "of another authority unreachable not working", "of gone-a-while silent no heartbeat", "of my-agent running",
     ]  # fmt: skip
     fixtures.sql("delete from refunds.workers where worker_id <> 'w5'")
     (only,) = workers()
-    assert only.startswith("silent not heard of"), "where none runs the last one is shown however long it is gone"
+    assert only.startswith("silent no heartbeat"), "where none runs the last one is shown however long it is gone"
 
 
 def test_of_many_agents_those_that_do_not_work_are_shown_first(fixtures: Any) -> None:
     for n in range(9):
         add_worker(fixtures, name=f"w{n}", agent_id=f"agent-{n}", status="running" if n < 8 else "stopped")
     page = " ".join(re.sub(r"<[^>]+>", " ", fixtures.browser("vic", "viewer").get("/ops").text).split())
-    assert "Refund worker of agent-8 stopped does not work" in page
+    assert "Refund worker of agent-8 stopped not working" in page
     assert "and 3 more, of other agents" in page and "agent-7" not in page
 
 
@@ -196,7 +196,7 @@ def test_a_refund_that_a_bank_sent_back_has_a_line_until_its_order_was_refunded_
     fixtures.sql("insert into refunds.settlement_findings (tenant_id, system, system_refund, finding, payment_ref, amount_minor, currency,"
               " ledger_entry_id) values (%s, 'stripe', 're_1', 'refund_failed', 'pi_1', 100, 'USD', 'lge_1')", fixtures.tenant_id)  # fmt: skip
     page = vic.get("/ops/overview/now").get_data(as_text=True)
-    assert lines(page)["Settlement"][0] == "1" and "`worker reconcile` names each" in page
+    assert lines(page)["Settlement"][0] == "1" and "`worker reconcile` lists each" in page
     fixtures.sql("set session_replication_role = replica; update refunds.ledger_entries set status = 'EXECUTED',"
               " budget_part = 'executed', updated_at = clock_timestamp() where ledger_entry_id = 'lge_2'")  # fmt: skip
     assert "Settlement" not in lines(vic.get("/ops/overview/now").get_data(as_text=True))

@@ -121,7 +121,7 @@ def test_every_condition_stands_below_its_sentence_and_markup_in_either_is_text(
         "What one account gets back in a calendar day without a person. account != '<img src=x onerror=alert(1)>'",
         "per calendar day in UTC; over it APPROVAL_REQUIRED A spending limit would be exceeded.",
         "What one account gets back in any 24 hours without a person. amount_minor % 2 < 9",
-        "Subjects are shown under a pseudonym", "What one agent pays back in any hour without a person, over all accounts. at most 10,000.00 EUR",
+        "Subjects are shown under pseudonyms", "What one agent pays back in any hour without a person, over all accounts. at most 10,000.00 EUR",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert "<script>alert" not in page.get_data(as_text=True)
@@ -136,15 +136,15 @@ def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(f
     vic = fixtures.browser("vic", "viewer", fixtures.app(policies_dir=folder))
     good = words(vic.get("/ops/policies/retail-refund/cases"))
     assert re.search(r"(\d+) of \1 cases passed 0 failed (\d+) of \2 rules and limits reached", good), good[:400]
-    assert "another text" not in good and str(folder) not in good
+    assert "differs from the policy in force" not in good and str(folder) not in good
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace('allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "999.00"'))
     bad = words(vic.get("/ops/policies/retail-refund/cases"))
-    assert "another text than the one in force" in bad and re.search(r"[1-9]\d* failed", bad) and "wanted" in bad
+    assert "differs from the policy in force" in bad and re.search(r"[1-9]\d* failed", bad) and "wanted" in bad
     assert "not what is in force" in words(vic.get("/ops/policies/retail-refund")).replace("  ", " ")
     assert "differs" in words(vic.get("/ops/policies"))
     file.write_text("policy: [")
-    assert "Faults in the files here" in words(vic.get("/ops/policies"))
+    assert "Faults in the policy files" in words(vic.get("/ops/policies"))
     assert "no usable file of this policy" in words(vic.get("/ops/policies/retail-refund"))
     assert "cannot be run" in words(vic.get("/ops/policies/retail-refund/cases"))
 
@@ -154,7 +154,7 @@ def test_whatever_an_authority_refuses_the_folder_for_is_named_as_a_fault_of_the
 ) -> None:
     folder = Path(shutil.copytree(policies_dir(), tmp_path / "policies"))
     vic = fixtures.browser("vic", "viewer", fixtures.app(policies_dir=folder))
-    assert "Faults in the files here" not in words(vic.get("/ops/policies"))
+    assert "Faults in the policy files" not in words(vic.get("/ops/policies"))
     shutil.copy(folder / "retail_refund.yaml", folder / "second_refund.yaml")
     clash = words(vic.get("/ops/policies"))
     assert 'second_refund.yaml: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
@@ -164,7 +164,7 @@ def test_whatever_an_authority_refuses_the_folder_for_is_named_as_a_fault_of_the
     assert "second_refund.yml: error: is not read under this name" in overlooked and "rename it to .yaml" in overlooked
     assert "already claimed" not in overlooked and str(folder) not in clash + overlooked
     (folder / "second_refund.yml").unlink()
-    assert "Faults in the files here" not in words(vic.get("/ops/policies"))
+    assert "Faults in the policy files" not in words(vic.get("/ops/policies"))
 
 
 def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtures: Any) -> None:
@@ -193,7 +193,7 @@ def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtu
     assert f"{FEE} is on for 5 % of the accounts." in words(shown) and "198 of 200" in words(shown)
     assert "<img src=x" not in shown.get_data(as_text=True) and "&lt;img src=x" in shown.get_data(as_text=True)
     stale = abe.submit(f"{SWITCH}/on", **{**form, "canary_percent": "50"})
-    assert stale.status_code == 409 and "changed while you looked" in words(stale)
+    assert stale.status_code == 409 and "has changed since this page was loaded" in words(stale)
     assert fixtures.sql("select canary_percent from sentinel.switches") == [(5,)]
     # Stopping is easy: no proof, an old page will do.
     assert ann.submit(f"{SWITCH}/off", reason="not sure").status_code == 303

@@ -142,7 +142,7 @@ def test_secrets_move_to_the_newest_key_and_without_keys_nobody_gets_in_by_a_cod
     assert [enter(app) for app in (new_only, none, both, new_only)] == [401, 401, 200, 200]
     page = fixtures.at_page("bob@demo.local", none) if fixtures.operator("bob") else None
     assert page is not None
-    assert "It cannot be set up here" in page.get("/ops/account").get_data(as_text=True)
+    assert "A second factor cannot be set up here" in page.get("/ops/account").get_data(as_text=True)
     assert page.submit("/ops/account/second-factor", proof=PASSWORD).status_code == 409
     # A secret that was copied to somebody else's row opens nothing.
     bob = fixtures.sql("select operator_id from sentinel.operators where email like 'bob%%'")[0][0]
@@ -192,7 +192,7 @@ def test_a_viewer_who_becomes_an_approver_sets_one_up_before_deciding(fixtures: 
     assert browser.get("/ops/approvals").status_code == 200
     fixtures.sql("update sentinel.operators set role = 'approver'")
     assert browser.get("/ops/approvals").headers["Location"] == "/ops/account"
-    assert "requires a second factor of approvers" in browser.get("/ops/account").get_data(as_text=True)
+    assert "requires a second factor for the role approver" in browser.get("/ops/account").get_data(as_text=True)
     enrol(fixtures, browser)
     assert browser.get("/ops/approvals").status_code == 200
 

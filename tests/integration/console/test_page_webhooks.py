@@ -29,7 +29,7 @@ def test_dead_letters_are_seen_and_sent_again_by_administrators(fixtures: Any) -
     fixtures.sql("update sentinel.dead_letters set last_error = 'not_sent'")
     assert "no connection" in words(abe.get("/ops/webhooks"))
     fixtures.sql("update sentinel.dead_letters set last_error = 'not_allowed: inside_address'")
-    assert "not called: it is an address inside a network" in words(abe.get("/ops/webhooks"))
+    assert "not called: it is an address inside a private network" in words(abe.get("/ops/webhooks"))
     again = f"/ops/webhooks/{endpoint}/resend/{event}"
     assert abe.submit(again).status_code == 303
     assert "resend requested" in words(abe.get("/ops/webhooks"))
@@ -94,11 +94,12 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
         assert done.exit_code == exit_code, done.output
         return json.loads(done.stdout) if exit_code == 0 else done.output
 
-    assert "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the sender's" in run(
-        "add", URL, exit_code=2
+    assert (
+        "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the same value as the sender"
+        in run("add", URL, exit_code=2)
     )
     monkeypatch.setenv("SENTINEL_EXPORT_SECRETS", "only-for-tests-of-commands-0123456789")
-    assert "URL: is an address inside a network (SENTINEL_EXPORT_ADDRESSES" in run(
+    assert "URL: is an address inside a private network (SENTINEL_EXPORT_ADDRESSES" in run(
         "add", "https://10.0.0.1/", exit_code=2
     )
     made = run("add", URL, "--type", "decision")

@@ -89,7 +89,7 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     fixtures.sql("set session_replication_role = replica; delete from sentinel.policies")
     gone = CARD.search(fixtures.at_page(ann.email, fixtures.app(policies_dir=folder)).get(f"/ops/ledger/{entry}").text)
     assert gone is not None
-    assert "is not kept here" in gone[0]
+    assert "is not stored here" in gone[0]
 
 
 def test_a_rule_that_rests_on_an_agents_word_is_no_rule_that_holds(fixtures: Any) -> None:

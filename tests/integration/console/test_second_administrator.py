@@ -294,7 +294,7 @@ def test_who_approves_is_told_whether_it_was_done(two: Two, way: Callable[[Two, 
     told = way(two, waiting(two.ask("role")))
     assert "It is done." in told and "Nothing was changed" not in told
     told = way(two, waiting(two.ask("issue")))
-    assert "It is done when who asked collects the password or key." in told
+    assert "It is done when the requester collects the password or key." in told
 
 
 def test_a_program_that_approves_is_told_whether_it_was_done(two: Two) -> None:
@@ -317,7 +317,7 @@ def test_what_an_administrator_asked_who_is_none_any_more_is_told_so(two: Two) -
     person = fixtures.sign_in("bea@demo.local", two.app)
     fixtures.sql("update sentinel.operators set role = 'viewer' where email = 'ada@demo.local'")
     told = person.approve(asked).json
-    assert (told["outcome"], told["outcome_text"]) == ("role", "who asked for it is no administrator any more")
+    assert (told["outcome"], told["outcome_text"]) == ("role", "the requester is no longer an administrator")
     assert fixtures.sql("select count(*) from sentinel.second_factors") == [(1,)]
 
 
@@ -346,7 +346,7 @@ def test_the_queue_shows_what_is_asked_exactly_and_without_a_secret(two: Two) ->
     )
     assert "New key for agent a-b" in two.bea.get(f"/ops/approvals/{asked}").text
     told = CliRunner().invoke(main.main, ["approvals", "show", asked], env={"SENTINEL_DATABASE_URL": fixtures.url})
-    assert "New key for agent a-b" in told.output and "asked by: ada@demo.local" in told.output
+    assert "New key for agent a-b" in told.output and "requested by: ada@demo.local" in told.output
     events = fixtures.sql("select kind, body from sentinel.events where kind = 'change_asked'")
     assert [kind for kind, _ in events] == ["change_asked"] and shown["digest"] in events[0][1]
 
@@ -357,7 +357,7 @@ def test_a_stored_request_that_was_altered_is_not_done(two: Two) -> None:
     approve(fixtures, asked, two.bea)
     fixtures.sql("update sentinel.protected_changes set request = replace(request, 'heartbeat', 'report')")
     assert two.ada.submit(f"/ops/approvals/{asked}/collect").status_code == 409
-    assert "is not the one that the digest names" in two.ada.get(f"/ops/approvals/{asked}").text
+    assert "does not match the digest" in two.ada.get(f"/ops/approvals/{asked}").text
 
 
 def test_no_agent_and_no_public_page_sees_what_administrators_ask(two: Two) -> None:

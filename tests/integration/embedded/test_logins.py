@@ -161,7 +161,8 @@ def test_who_joins_a_server_that_an_older_version_still_runs_is_told_to_stop_it(
     shutil.rmtree(base / "postgres" / "passwords")
     with (
         pytest.raises(
-            Exception, match="stop what runs on this database .an older version made no secrets. and start again"
+            Exception,
+            match="stop the programs that use this database .an older version made no secrets. and start again",
         ),
         running(base),
     ):
@@ -179,7 +180,7 @@ def test_a_lost_secret_is_made_anew_and_a_wrong_one_is_told(base: Path) -> None:
         assert refused(as_login(server.admin_url, WORKER, earlier))
     (folder / SUPERUSER).write_text("not-the-one")
     told = refusal(base)
-    assert "does not take the secret in" in told
+    assert "does not accept the secret in" in told
     assert "not-the-one" not in told
 
 
@@ -206,7 +207,7 @@ def test_the_verifier_is_the_server_s_own(server: RunningServer) -> None:
 def test_commands_on_a_folder_without_a_database_say_what_to_run_and_make_none(base: Path, command: str) -> None:
     ran = run(*command.split(), SENTINEL_DATA_DIR=str(base), SENTINEL_PORT=str(free_port()))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-    assert f"there is no database in {base}: `sentinel migrate` makes one there" in ran.stderr
+    assert f"there is no database in {base}: `sentinel migrate` creates an empty one there" in ran.stderr
     assert not base.exists()
 
 

@@ -107,7 +107,7 @@ def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
     assert server.asked[0].body == server.asked[1].body
     assert list(server.asked[0].json) == ["text"], "text alone: no button"
     text = server.asked[0].json["text"]
-    assert text.startswith('*Approval wanted: "refund. create" by retail-refund-agent, 900.00 USD*\nWhy: The amount ')
+    assert text.startswith('*Approval needed: "refund. create" by retail-refund-agent, 900.00 USD*\nWhy: The amount ')
     assert re.search(r", until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", text)
     assert text.endswith(f"{CONSOLE}ops/approvals/{answer['approval_id']}")
     (row,) = [
@@ -133,7 +133,7 @@ def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.Mo
     ((mail, to),) = handed_in
     assert (to, mail["Subject"]) == (
         "desk@shop.example",
-        'Approval wanted: "refund. create" by retail-refund-agent, 900.00 USD',
+        'Approval needed: "refund. create" by retail-refund-agent, 900.00 USD',
     )
     assert f"{CONSOLE}ops/approvals/{answer['approval_id']}" in mail.get_content()
     assert mail["Message-ID"] == f"<{answer['decision_event_id']}.approval-requested@shop.example>", (

@@ -100,7 +100,7 @@ def test_who_runs_the_intake_is_told_of_genuine_deliveries_that_are_no_order(cle
     assert unreadable(lines) == [
         ("demo", {"order.amount.value": "has more than 2 decimal digits"}),
         ("demo", {"elsewhere": "appears twice in one object"}),
-        ("demo", {"body": "Content-Type must be application/json, its charset utf-8 where it names one"}),
+        ("demo", {"body": "Content-Type must be application/json; a charset in it must be utf-8"}),
     ]
 
 

@@ -366,7 +366,7 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     assert orders.all("select state from orders.refunds") == [("paid",)]
 
 
-NEVER_STARTED = "nothing was ever started", None
+NEVER_STARTED = "it was never started", None
 NOT_EXECUTED = "a person said that it was not executed", "not_executed"
 
 

@@ -47,7 +47,7 @@ def test_a_report_that_waits_for_a_person_is_listed_and_discarded_once(parked: O
     assert (done.exit_code, done.output) == (0, "The report of order o-1 of demo is discarded.\n")
     said = "discarded by anna: CASE-7; it was refused with: 409 conflict"
     assert parked.all(OPEN) == [(False, True, said)]
-    assert reports("list").output == "No report waits for a person.\n"
+    assert reports("list").output == "No refused report waits for a person.\n"
     again = reports("discard", "demo", "o-1", "--reason", "CASE-7")
     assert again.exit_code == 1 and "refused: no report of order o-1 of demo waits for a person" in again.output
 
@@ -76,7 +76,7 @@ def test_a_command_whose_answer_was_lost_is_not_told_as_refused(
     answer = reports(verb, "demo", "o-1", "--reason", "CASE-7")
     assert parked.one(f"select {left} from orders.effects where kind = 'fulfil'") is True
     if is_committed:
-        assert (answer.exit_code, "this may be recorded" in answer.stderr) == (3, True), answer.output
+        assert (answer.exit_code, "may or may not be recorded" in answer.stderr) == (3, True), answer.output
     else:
         assert answer.exit_code == 0, answer.output
 

@@ -16,7 +16,7 @@ from tests.support.logins import program_url
 from tests.support.lost_connections import LosesConnection
 from worker.cli import main
 
-NOT_KNOWN = "error: the connection was lost, and this may be recorded: look before you send it again\n"
+NOT_KNOWN = "error: the database connection was lost, and the change may or may not be recorded: check before you send it again\n"
 WHO = ("--reason", "CASE-7", "--by", "anna")
 
 

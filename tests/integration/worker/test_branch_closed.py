@@ -133,7 +133,7 @@ def test_a_begun_row_of_a_closed_branch_waits_and_its_neighbours_go_on(desk: Des
     assert first.trouble is None and len(first.rows) == 4, "no row loses its run"
     assert {desk.stands(f"n{number}")[0] for number in range(3)} == {"APPROVAL_REQUIRED"}
     assert desk.stands()[0] == "ALLOWED" and desk.ledger.executions() == 0, "neither paid again nor given up"
-    assert desk.last_error().startswith("it was begun, and no route says where it settles by now")
+    assert desk.last_error().startswith("it was started, but no route says any more where it settles")
     desk.edit(lambda _: before)
     desk.run()
     assert desk.stands()[0] == "EXECUTED" and list(desk.platform.done.values()) == [1]
@@ -176,7 +176,7 @@ def test_a_look_at_what_nothing_is_tried_of_keeps_no_person_from_saying_that_it_
     desk.edit(close)
     let_leave_end(desk.fixtures)
     desk.run(2)
-    assert desk.stands()[0] == "ALLOWED" and desk.last_error().startswith("it was begun")
+    assert desk.stands()[0] == "ALLOWED" and desk.last_error().startswith("it was started")
     desk.say_not_executed(leave_ended=False)
     desk.run(2)
     assert desk.stands() == ("ERROR", "not_executed") and not desk.price.done
@@ -211,7 +211,7 @@ def test_a_start_that_its_question_enclosed_waits_for_its_route_too(desk: Desk, 
     desk.edit(close)
     desk.run(6)
     assert desk.stands()[0] == "GUARDING" and desk.ledger.executions() == 0 and not desk.platform.done
-    assert desk.last_error().removeprefix("platform_backend: ").startswith("it was begun")
+    assert desk.last_error().removeprefix("platform_backend: ").startswith("it was started")
     desk.edit(lambda _: before)
     desk.run()
     assert desk.stands()[0] == "EXECUTED" and desk.ledger.executions() == 1

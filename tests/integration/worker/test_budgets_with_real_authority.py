@@ -156,7 +156,7 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
         )
         assert doubts.look() == ["first"]
         assert doubts.look() == []
-    said = "it was executed, says the authority" if executed else "a person said that it was not executed"
+    said = "it was executed, according to the authority" if executed else "a person said that it was not executed"
     assert last_error(shop, "first").startswith(said) and "sentinel in-doubt" not in last_error(shop, "first")
     stays = "handled" if executed else "not_executed"
     assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": stays}
@@ -208,7 +208,7 @@ def test_what_was_let_go_as_never_started_says_so_and_can_be_tried_again(shop: S
     with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
         assert poller(shop, client).look() == ["first"]
     said = last_error(shop, "first")
-    assert said.startswith("nothing was ever started") and "it had ended with: gave up after" in said
+    assert said.startswith("it was never started") and "it had ended with: gave up after" in said
     assert "in-doubt" not in said, "there it is in no list"
     assert shop.fixtures.one("select act_until from refunds.ledger_entries") is None
     assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": None}
@@ -255,7 +255,7 @@ def test_a_row_without_an_order_says_how_its_doubt_ended(shop: Shop, fixtures: F
         says(fixtures, executed=executed)
         assert poller(shop, client).look() == ["first"] and poller(shop, client).look() == []
     assert part(shop, "first") == ("handled" if executed else None)
-    said = "it was executed, says the authority; " if executed else "a person said that it was not executed. "
+    said = "it was executed, according to the authority; " if executed else "a person said that it was not executed. "
     assert last_error(shop, "first").startswith(said)
     assert "sentinel in-doubt" not in last_error(shop, "first") and "order" not in last_error(shop, "first")
     stays = "handled" if executed else "not_executed"
@@ -271,7 +271,7 @@ def test_a_row_without_an_order_that_was_never_started_can_be_tried_again(shop: 
     assert "it may have been started: see `sentinel in-doubt list`" in last_error(shop, "first")
     with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
         assert poller(shop, client).look() == ["first"]
-    assert last_error(shop, "first").startswith("nothing was ever started, says the authority; it had ended with: ")
+    assert last_error(shop, "first").startswith("it was never started, according to the authority; it had ended with: ")
     assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": None}
     shop.run()
     assert shop.stands("first")[0] == "EXECUTED" and part(shop, "first") is None

@@ -165,8 +165,8 @@ def test_a_bound_worker_says_which_rows_it_leaves_and_no_worker_takes(
         outcome = agent.run_once()
     assert ledger_fixtures.states() == {"mine": "EXECUTED", "theirs": "NEW", "theirs-too": "NEW"}
     told = (
-        "no worker of their own for 2 due rows of the agent retail-refund-agent: this key is bound to eu, and none of that name was heard of"
-        " for an hour; a worker whose key is bound to none takes them"
+        "no worker of their own for 2 due rows of the agent retail-refund-agent: this key is bound to eu, and no worker of that agent was seen"
+        " for an hour; a worker whose key is not bound to an agent takes them"
     )
     assert (outcome.why_outside, outcome.row_failed) == (told if is_told else None, False)
 

@@ -111,7 +111,7 @@ def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(
     ran, report = gates(fixtures, "defect", "--cases", str(tmp_path / "cases.yaml"))
     assert ran.returncode == 1 and not report["passed"]
     assert (report["correct"], report["incorrect"], report["not_covered"]) == (1, 0, 2), report["results"]
-    assert any("nothing was executed" in problem for problem in report["problems"])
+    assert any("no case was executed" in problem for problem in report["problems"])
     ran, report = gates(fixtures, "defect", "--simulate-systems")
     assert ran.returncode == 0, ran.stderr
     # On a busy machine a simulated system too may answer after its second; such a case is not covered, and says so.
@@ -153,7 +153,7 @@ def test_a_switch_that_settles_where_no_case_can_be_tried_is_refused_by_name(
     )  # fmt: skip
     ran, report = gates(fixtures, "fee", "--policies", str(policies))
     assert (ran.returncode, report) == (2, {})
-    assert "small_refund.refund_fee settles in stripe, which a gate cannot try" in ran.stderr
+    assert "small_refund.refund_fee settles in stripe, which a launch gate cannot test" in ran.stderr
     assert nothing_is_left(fixtures)
 
 
@@ -244,7 +244,7 @@ def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(fixtures: F
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("fees",), "no switch has the gate fees; there are: fee, "),
+    [(("fees",), "no switch has the gate fees; the gates are: fee, "),
      (("fee", "--report", "/nowhere/at/all/r.json"), "--report /nowhere/at/all/r.json: No such file or directory"),
      (("fee", "--report", "/dev/null/r.json"), "--report /dev/null/r.json: Not a directory")],
     ids=["an unknown scenario", "no folder", "a file in place of a folder"],
@@ -304,6 +304,6 @@ def test_a_named_server_takes_the_scratch_database_of_a_login_that_may_make_none
     finally:
         fixtures.admin.execute("drop role gate_login")
     assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
-        2, "Error: SENTINEL_SCRATCH_DATABASE_URL: its login must be able to make databases and roles",
+        2, "Error: SENTINEL_SCRATCH_DATABASE_URL: its login must be able to create databases and roles",
     )  # fmt: skip
     assert nothing_is_left(fixtures)

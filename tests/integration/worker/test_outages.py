@@ -416,7 +416,7 @@ def test_a_single_run_without_an_authority_ends_with_3_and_one_line(ledger_fixtu
     _, said = process.communicate(timeout=30)
     assert process.returncode == 3
     assert said.count("\n") == 1
-    assert "error: the authority gives no answer: connection_refused" in said
+    assert "error: the authority does not respond: connection_refused" in said
     assert "3 rows wait, no attempt was counted" in said
     assert ledger_fixtures.all("select status, attempts, next_attempt_at > clock_timestamp() - interval '1 minute'"
                             " from refunds.ledger_entries") == [("NEW", 0, True)] * 3  # fmt: skip

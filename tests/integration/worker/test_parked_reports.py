@@ -102,7 +102,7 @@ def test_the_commands_name_what_they_did_and_what_was_none(
 ) -> None:
     monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
     run = CliRunner().invoke
-    assert "No report waits for a person." in run(main, ["reports", "list"]).output
+    assert "No refused report waits for a person." in run(main, ["reports", "list"]).output
     first, second = (str(parked_success_of_a_doubt(ledger_fixtures, name)) for name in ("first", "second"))
     listed = run(main, ["reports", "list"]).output
     assert f"{first}  " in listed and "success of first (ERROR), 0 tries: 409 conflict" in listed

@@ -300,7 +300,7 @@ def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
         ("four", "sums_differ", 0, 0), ("one", "beyond_paid", 9900, 800), ("three", "other_currency", 0, 0), ("two", "sums_differ", 0, 0),
     ]  # fmt: skip
     plain = run(worker_command, ["reconcile"])
-    assert plain.exit_code == 1 and "4 orders whose budget a person must look at." in plain.output
+    assert plain.exit_code == 1 and "4 orders whose budget a person must check." in plain.output
     found = found[1:2]
     executed = found[0]["executed_minor"]
     assert (
@@ -341,7 +341,7 @@ def test_worker_reconcile_looks_longer_than_a_statement_and_each_look_is_told(
         [],
     )
     assert (told["wrong"] and [one["finding"] for one in told["wrong"]]) == wrong
-    assert ("error: executions could not be looked at: the database took too long" in ran.stderr) is (wrong is None)
+    assert ("error: executions could not be checked: the database took too long" in ran.stderr) is (wrong is None)
 
 
 def test_a_ledger_that_cannot_be_looked_at_is_no_ledger_without_faults(
@@ -352,7 +352,7 @@ def test_a_ledger_that_cannot_be_looked_at_is_no_ledger_without_faults(
     monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
     monkeypatch.setattr(database, "LONG_STATEMENT_TIMEOUT", "set local statement_timeout = '100ms'")
     ran = CliRunner().invoke(worker_command, ["reconcile"])
-    assert ran.exit_code == 3 and "Every execution is as it should be." not in ran.output
+    assert ran.exit_code == 3 and "Every execution is correct." not in ran.output
 
 
 def test_no_program_can_take_a_finding_back(desk: Desk) -> None:

@@ -250,7 +250,7 @@ def test_the_command_records_it_or_says_why_not(
     assert ledger_fixtures.state("r") == "NEW"
     first = invoke(main, ["handled", "r", *words])
     assert first.exit_code == 0
-    assert first.stdout == "Recorded: r was handled elsewhere, under CASE-7. The machine is denied it.\n"
+    assert first.stdout == "Recorded: r was handled elsewhere, under CASE-7. The agent is denied it.\n"
     second = invoke(main, ["handled", "r", *words])
     assert second.exit_code == 1 and f"refused: r: ended: {NOT_HANDLED['ended']}" in second.stderr
     absent = invoke(main, ["handled", "absent", *words, "--json"])

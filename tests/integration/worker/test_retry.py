@@ -255,7 +255,7 @@ def test_the_command_names_each_row_that_stays_and_why(
     assert run(main, ["retry", "good", "--reason", " "]).exit_code == 2
     found = run(main, ["retry", "good", "doubt", "--reason", "mended", "--by", "anna"])
     assert found.exit_code == 1
-    assert "Back to NEW: 1 row; as they were: 1." in found.output
+    assert "Back to NEW: 1 row; unchanged: 1." in found.output
     assert f"refused: doubt: start_in_doubt: {REFUSALS['start_in_doubt']}" in found.output
     absent = run(main, ["retry", "absent", "good", "--reason", "mended"])
     assert absent.exit_code == 1

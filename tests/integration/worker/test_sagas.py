@@ -155,7 +155,7 @@ def test_what_was_begun_under_another_plan_is_left_to_a_person(
     assert isinstance(Saga("a", [Effect(first)], records, in_flight_seconds=0).settle(row, row.start_id), NoAnswer)
     calls = list(first.calls)
     for other in ([Effect(second)], [Effect(first), Effect(second)]):
-        assert Saga("x", other, records).settle(row, row.start_id) == NoAnswer("begun under another plan")
+        assert Saga("x", other, records).settle(row, row.start_id) == NoAnswer("started under another plan")
     assert (first.calls, second.calls) == (calls, [])
 
 

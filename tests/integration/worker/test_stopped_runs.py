@@ -74,5 +74,5 @@ def test_a_single_run_that_ends_in_time_with_rows_left_says_so_too(
     with ledger_fixtures.agent(authority.url, batch=1) as agent:
         agent._on_row = lambda row: agent._stopping.set()
         outcome = agent.run_once()
-    assert ledger_fixtures.executions() == 1 and outcome.trouble == "told to end before it was done"
+    assert ledger_fixtures.executions() == 1 and outcome.trouble == "stopped before it was done"
     assert outcome.why_outside is not None and not outcome.row_failed

@@ -277,7 +277,8 @@ def test_a_payment_that_stripe_refuses_to_read_is_named_and_not_closed_in_silenc
         "404 resource_missing",
     )
     assert (
-        str(found) == "stripe pi_of_another_mode: an event names it, and it cannot be read there: 404 resource_missing"
+        str(found)
+        == "stripe pi_of_another_mode: an event names this payment, but it cannot be read there: 404 resource_missing"
     )
     keep(ledger, "pi_of_another_mode")
     assert ledger.watch.look() == [] and ledger.findings.all() == [found], "once"

@@ -144,7 +144,7 @@ def test_a_payment_that_stripe_does_not_show_may_be_corrected_as_long_as_nothing
 
 
 @pytest.mark.parametrize(
-    ("payment", "says"), [(None, "no payment_ref is known"), ("paypal-123", "is no payment of Stripe")]
+    ("payment", "says"), [(None, "has no known payment_ref"), ("paypal-123", "is not a Stripe payment")]
 )
 def test_a_row_whose_order_names_no_payment_of_stripe_is_refused_and_ends(
     ledger_fixtures: LedgerFixtures, server: StripeServer, payment: str | None, says: str

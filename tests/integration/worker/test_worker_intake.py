@@ -215,10 +215,10 @@ OBJECT = json.dumps(GOOD, indent=2)
         (LAID_OUT[:-2] + ",\n]\n", 18, 1, "Expecting value"),
         (LAID_OUT[:60], 4, 18, "Unterminated string"),
         ("\n" + LAID_OUT.replace("126", "NaN"), 3, 3, "NaN is not JSON"),
-        ('"ledger_entry_id"'.join(LAID_OUT.rsplit('"refund_id"', 1)), 10, 3, "a name stands twice"),
+        ('"ledger_entry_id"'.join(LAID_OUT.rsplit('"refund_id"', 1)), 10, 3, "a name appears twice"),
         ("[\n" + json.dumps(GOOD) + "\n" + json.dumps(GOOD) + "\n]", 3, 1, "Expecting ',' delimiter"),
         (OBJECT.replace('"lge_1",', '"lge_1"'), 3, 3, "Expecting ',' delimiter"),
-        (OBJECT.replace("refund_id", "ledger_entry_id"), 1, 1, "a name stands twice"),
+        (OBJECT.replace("refund_id", "ledger_entry_id"), 1, 1, "a name appears twice"),
     ],
 )  # fmt: skip
 def test_a_value_over_several_lines_that_is_no_json_is_one_refusal_with_its_place(
@@ -290,7 +290,7 @@ def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_f
     again = run("enqueue", "-", "--json", text=json.dumps(GOOD))
     assert again.exit_code == 1
     assert json.loads(again.stdout)["refused"] == [
-        {"line": 1, "ledger_entry_id": "lge_1", "field": "ledger_entry_id", "rule": "is in the ledger already"}
+        {"line": 1, "ledger_entry_id": "lge_1", "field": "ledger_entry_id", "rule": "is already in the ledger"}
     ]
 
 
@@ -482,7 +482,7 @@ def test_rows_without_an_account_are_counted_where_they_are_entered(
     done = CliRunner().invoke(main, ["enqueue", "-"], input="\n".join(lines))
     assert done.exit_code == 0
     assert (
-        "warning: 3 rows without account_ref (30.00 USD in all), whose order names none either: denied" in done.stderr
+        "warning: 3 rows without account_ref (30.00 USD in all), whose orders name none either: denied" in done.stderr
     )
     again = CliRunner().invoke(main, ["enqueue", "-", "--json"], input=lines[0].replace("n0", "n9"))
     assert json.loads(again.stdout)["without_account"] == 0
@@ -506,8 +506,8 @@ def test_rows_of_no_known_order_are_counted_where_they_are_entered(
     assert done.exit_code == 0
     assert json.loads(done.stdout)["without_order"] == 2
     assert done.stderr.splitlines() == [
-        "warning: 2 rows of no order that the ledger knows: denied for good as fact_missing under the shipped policies, unless"
-        " the order is told before the worker processes the row (worker facts)"
+        "warning: 2 rows whose order the ledger does not know: denied permanently as fact_missing under the shipped policies, unless"
+        " the order is entered (worker facts) before the worker processes the row"
     ]
     known = CliRunner().invoke(main, ["enqueue", "-"], input=lines[0].replace("n0", "n9").replace("rf0", "rf9"))
     assert known.stderr == ""

@@ -211,7 +211,7 @@ def test_a_dry_run_says_which_rows_it_does_not_show(
         return done
 
     more = "There are more than these 2; --limit shows more."
-    lapsed = "2 rows whose claim lapsed are taken first and are not shown."
+    lapsed = "2 rows whose claim has expired are processed first and are not shown."
     for limit, shown, is_more in ((2, ["a", "b"], True), (3, ["a", "b", "c"], False)):
         for words in ((), ("--json",)):
             done = dry_run(limit, *words)

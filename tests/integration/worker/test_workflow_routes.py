@@ -119,7 +119,7 @@ def test_an_unknown_name_is_refused_with_file_line_and_the_nearest_known_name(tm
         ("confirm_card: true", "confirm_card: yes", "must be true or false"),
         ("within_days: 7 ", "within_days: -7 ", "within_days"),
         ('{USD: "8.00"', '{USD: "8.005"', "no_proof_up_to USD"),
-        ('{USD: "8.00"', '{XYZ: "8.00"', 'no_proof_up_to: "XYZ" is no currency'),
+        ('{USD: "8.00"', '{XYZ: "8.00"', 'no_proof_up_to: "XYZ" is not a currency'),
         ("action: refund.create", "action: Refund Create", "action"),
         (
             "chain: [image, scenario_validate, limit_check]",

@@ -465,8 +465,8 @@ def test_a_simulation_names_the_orders_that_its_rows_would_overdraw_together(sho
         "together": {"value": 90, "currency": "USD"}, "left": {"value": 80, "currency": "USD"},
     }]  # fmt: skip
     said = " ".join(simulate(shop, lines).split())
-    assert "order retail/ord_over: 2 rows together are 90.00 USD, and 80.00 USD is left of it" in said
-    assert "Each row was looked at by itself" in said and said.count("of it;") == 1
+    assert "order retail/ord_over: 2 rows together are 90.00 USD, but only 80.00 USD is left of it" in said
+    assert "Each row was simulated alone" in said and said.count("of it;") == 1
     for line in lines:
         shop.fixtures.add(parse_row(line))
     shop.run()

@@ -152,7 +152,7 @@ def test_facts_that_are_no_object_are_named(hook: Any, tmp_path: Path) -> None:
     assert hook(before(), facts=str(tmp_path / "list.json")) == (
         2,
         None,
-        "sentinel: ValueError: facts is neither a mapping nor a function\n",
+        "sentinel: ValueError: facts must be a mapping or a function\n",
     )
 
 

@@ -85,10 +85,10 @@ COROUTINES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_generator_function_is_not_decorated(guard: ToolGuard, name: str) -> None:
-    with pytest.raises(TypeError, match="over when it returns"):
+    with pytest.raises(TypeError, match="its work when it returns"):
         guarded_tool(guard, name="pay")(GENERATORS[name])
     for client in (guard.client, guard.async_client):
-        with pytest.raises(TypeError, match="over when it returns"):
+        with pytest.raises(TypeError, match="its work when it returns"):
             guarded(client, "a", **QUESTION)(GENERATORS[name])
 
 
@@ -114,7 +114,7 @@ PLAIN: dict[str, Any] = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_function_is_not_decorated_by_a_client_for_event_loops(guard: ToolGuard, name: str) -> None:
     """The finding: its effect was done, and reported as an error, for there was nothing to await."""
-    with pytest.raises(TypeError, match="guard a plain function by a Client"):
+    with pytest.raises(TypeError, match="guard it with a Client"):
         guarded(guard.async_client, "a", **QUESTION)(PLAIN[name])
 
 
@@ -284,7 +284,7 @@ def test_none_is_an_absent_argument_of_a_function_and_nothing_else(guard: ToolGu
 
     tool = guarded_tool(guard, name="pay")
     assert tool(all_or_some)("o1") == 50
-    with pytest.raises(ToolRefused, match="another default"):
+    with pytest.raises(ToolRefused, match="its default is another value"):
         tool(all_or_some)("o2", None)
     assert tool(needed)("o3", None) == (None, None), "a parameter without a default is given what it was given"
     assert tool(rest)("o4", copies=None) == {}
@@ -383,7 +383,7 @@ def test_facts_that_cannot_be_read_are_no_refusal_for_good_and_stop_no_unguarded
     looking, ran = ToolGuard(WITH_FACTS, guard.client, facts=facts), list[Any]()
     refused = attempt_either_way(kind, looking, "pay", ran)
     assert isinstance(refused, Refused) and isinstance(refused.error, ToolRefused) and not refused.error.is_final
-    assert refusal_details(refused.error)["retry"] == "later" and "tried again later" in refusal_message(refused.error)
+    assert refusal_details(refused.error)["retry"] == "later" and "made again later" in refusal_message(refused.error)
     assert "nothing is known" not in refusal_message(refused.error) and (ran, authority.operations) == ([], {})
     assert isinstance(attempt_either_way(kind, looking, "note", ran), Ran) and ran == [{"order": "o"}]
 

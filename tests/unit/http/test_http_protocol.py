@@ -436,7 +436,7 @@ def test_a_target_that_is_no_path_is_refused_after_the_answers_before_it(target:
         assert [one.status for one in got] == [200, 400][-len(got) :]
         assert (got[-1].headers["content-type"], got[-1].json["detail"]) == (
             "application/problem+json",
-            "the request's target is no path",
+            "the request's target must be a path",
         )
         assert await is_closed(reader)
 

@@ -79,7 +79,7 @@ def test_an_answer_without_a_number_is_unknown_and_not_zero(body: dict[str, Any]
 @pytest.mark.parametrize("ref", [None, "..", "."])
 def test_a_placeholder_that_is_unknown_or_climbs_asks_nobody(server: ScriptedServer, ref: str | None) -> None:
     found = ENRICHER.enrich(replace(ORDER, account_ref=ref), [lookup(server)], soon())
-    assert found.signals[0].detail == "look-up 1: nothing to ask with"
+    assert found.signals[0].detail == "look-up 1: the order has no value for its URL"
     assert server.asked == []
 
 

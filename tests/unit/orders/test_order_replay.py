@@ -177,7 +177,7 @@ def test_what_cannot_be_sent_is_said_in_a_line(intake: Intake, orders: Path, mor
 def test_an_intake_that_is_not_there_is_said_at_once(intake: Intake, orders: Path, url: str) -> None:
     result = CliRunner().invoke(replay_orders, [str(orders), "--url", url])
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: nobody answers at {url}: ")
+    assert result.stderr.startswith(f"Error: no answer from {url}: ")
     assert len(result.stderr.splitlines()) == 1
 
 

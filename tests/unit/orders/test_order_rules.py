@@ -186,7 +186,7 @@ def test_a_number_is_changed_in_the_file_and_not_in_code(
         ("younger_than_days: 1,", "younger_than: 1,", 'did you mean "younger_than_days"'),
         ('USD: "300.00"', "USD: 300", "must be text"),
         ('USD: "300.00"', 'USD: "300.001"', "decimal digits"),
-        ('USD: "300.00"', 'USX: "300.00"', "is no currency"),
+        ('USD: "300.00"', 'USX: "300.00"', "is not a currency"),
         ("  high_from: 5                # a list of stolen numbers being tried\n", "", '"high_from" is missing'),
         ("velocity:", "failed_payments:", "duplicate key"),
     ],

@@ -28,7 +28,7 @@ from tests.support.busy import in_time
 from tests.support.scripted_server import ScriptedServer
 
 FAILURES = {
-    "http_503": "answered 503", "not_allowed: inside_address": "not called: it is an address inside a network",
+    "http_503": "answered 503", "not_allowed: inside_address": "not called: it is an address inside a private network",
     "timeout": "no answer in time", "a web page": "a web page", "http_": "http_",
 }  # fmt: skip
 

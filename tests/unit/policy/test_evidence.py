@@ -210,7 +210,7 @@ def test_the_mutant_that_asks_rules_with_their_evidence_alone_is_caught(
 def test_evidence_that_would_hide_what_the_operation_says_is_refused_at_load(tmp_path: Path) -> None:
     text = HELD.replace("[params.score, evidence_context.score]", "[evidence_context.score, params.score]")
     with pytest.raises(
-        PolicyError, match='"score": evidence_context would hide what the operation itself says'
+        PolicyError, match='"score": evidence_context would replace what the operation itself says'
     ) as caught:
         compile_text(tmp_path, text)
     assert caught.value.line > 0
@@ -286,7 +286,7 @@ def test_a_list_of_reasons_holds_reason_codes_only(values: str, tmp_path: Path) 
 
 
 def test_only_a_question_to_a_person_may_be_called_halted(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match='"halted" is given by the engine only'):
+    with pytest.raises(PolicyError, match='"halted" is reserved for the engine'):
         compile_text(tmp_path, ASKING.replace("APPROVAL_REQUIRED, reason_from", "DENY, reason_from"))
 
 

@@ -286,7 +286,7 @@ def _remarks_on_absence(folder: Path, when: str) -> list[str]:
 )
 def test_an_allow_that_an_absent_fact_may_bring_about_is_remarked_on(when: str, tmp_path: Path) -> None:
     assert _remarks_on_absence(tmp_path, when) == [
-        'rule "small" allows because a fact is absent: whoever leaves it out is allowed'
+        'rule "small" allows because a fact is absent: a request that leaves it out is allowed'
     ]
 
 

@@ -166,7 +166,7 @@ def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None
     breaker = 'breakers: [{id: fast, per: agent, window: 5m, amount: {USD: "9.00"}, then: halt}]\n'
     (folder / "sample.yaml").write_text(POLICY + breaker)
     [result] = run_cases(folder).results
-    assert result.problem.endswith("DENY is said by fast (fact_missing)")
+    assert result.problem.endswith("DENY comes from fast (fact_missing)")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ REFUSED = {
     "limit_verdict": ("REQUIRED\n    reason: limit", "X\n    reason: limit", "APPROVAL_X", "account_day"),
     "limit_allowing": (CAP + "    then: APPROVAL_REQUIRED", CAP + "    then: ALLOW", 'value "ALLOW"', "account_day"),
     "reason_with_spaces": ("reason: small_amount", "reason: Small amount", "is not a reason code", "small"),
-    "reason_of_the_engine": ("reason: small_amount", "reason: halted", "given by the engine only", "small"),
+    "reason_of_the_engine": ("reason: small_amount", "reason: halted", "reserved for the engine", "small"),
     "number_without_quotes": ('USD: "10.00"', "USD: 10.00", "YAML reads this as float", None),
     "number_too_fine": ('USD: "10.00"', 'USD: "10.005"', "more than 2 decimal digits", None),
     "yen_with_a_fraction": ('JPY: "1000"', 'JPY: "1000.5"', "more than 0 decimal digits", None),
@@ -61,9 +61,9 @@ REFUSED = {
     "unknown_request_field": ("from: params.account_ref", "from: parms.a", "not a part of a guard request", None),
     "params_alone": ("from: params.account_ref", "from: params", "only params and evidence_context have parts", None),
     "bounds_on_text": ("from: params.account_ref", "from: params.account_ref, max: 3", "facts of type int", None),
-    "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "taken by the language", None),
+    "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "reserved in the language of conditions", None),
     "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
-    "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is a fact itself', None),
+    "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is also a fact', None),
     "limit_on_another_amount": ("from: params.amount", "from: params.total", "comes from params.amount", None),
     "bare_star": ("[sample.pay]", '["*"]', "is not an action", None),
     "star_in_the_middle": ("[sample.pay]", '["sample.*.pay"]', "is not an action", None),
@@ -80,10 +80,10 @@ REFUSED = {
     "two_documents": ("zone: UTC", "zone: UTC\n---\nzone: UTC", "not valid YAML", None),
     "deep": ("zone: UTC", "zone: " + "[" * 20 + "]" * 20, "nested deeper", None),
     "once_per_evidence": ("zone: UTC", "once_per: {refund: evidence_context.x}", "once_per: evidence_context is not part", None),
-    "once_per_without_a_thing": ("zone: UTC", "once_per: params.refund_id", "say which thing happens once", None),
+    "once_per_without_a_thing": ("zone: UTC", "once_per: params.refund_id", "name the thing that happens once", None),
     "once_per_two_things": (
-        "zone: UTC", "once_per: {refund: params.refund_id, order: params.order_id}", "names one thing, not 2", None),
-    "once_per_nothing": ("zone: UTC", "once_per: {}", "names one thing, not 0", None),
+        "zone: UTC", "once_per: {refund: params.refund_id, order: params.order_id}", "must name one thing, not 2", None),
+    "once_per_nothing": ("zone: UTC", "once_per: {}", "must name one thing, not 0", None),
     "once_per_loud_thing": ("zone: UTC", "once_per: {Refund: params.refund_id}", '"Refund" is not a name of small', None),
     "once_per_list": ("zone: UTC", "once_per: [params.refund_id]", "once_per", None),
     "once_per_strange_path": ("zone: UTC", "once_per: {refund: parms.refund_id}", "not a part of a guard request", None),
@@ -98,8 +98,8 @@ REFUSED = {
     "one_of_nothing": ("from: params.account_ref", "from: params.account_ref, one_of: []", "must not be empty", None),
     "one_of_yaml_words": ("from: params.account_ref", "from: params.account_ref, one_of: [on]", "YAML reads this as bool", None),
     "reason_and_reason_from": (
-        "reason: too_often", "reason: too_often\n    reason_from: account", "say one of them", "often"),
-    "reason_from_on_allow": ("reason: small_amount", "reason_from: account", "cannot say why it is allowed", "small"),
+        "reason: too_often", "reason: too_often\n    reason_from: account", "use only one of them", "often"),
+    "reason_from_on_allow": ("reason: small_amount", "reason_from: account", "the requester would choose the reason", "small"),
     "reason_from_nothing": ("reason: too_often", "reason_from: nobody", "not a fact of type string with one_of", "often"),
     "reason_from_open_text": ("reason: too_often", "reason_from: account", "not a fact of type string with one_of", "often"),
     "approvable_denial": ("reason: known_fraud", "reason: known_fraud\n    approvable: false", "APPROVAL_REQUIRED", "known_fraud"),
@@ -195,8 +195,8 @@ def test_a_comment_in_lines_that_yaml_joins_is_refused_before_it_takes_the_rest_
     with pytest.raises(PolicyError) as caught:
         compile_text(tmp_path, POLICY.replace(old, new, 1))
     assert (caught.value.line, caught.value.rule) == (line, rule)
-    assert caught.value.message == "when: YAML makes one line of these, and the comment would reach to its end"
-    assert caught.value.hint == 'write it behind "|", which keeps the lines, or without "//"'
+    assert caught.value.message == "when: YAML joins these lines into one, and the comment would reach to its end"
+    assert caught.value.hint == 'write it after "|", which keeps the lines, or without "//"'
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_an_error_calls_a_rule_a_rule_and_a_limit_a_limit(old: str, new: str, na
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
-        ("when: risk.known", "when: !risk.known && risk.count > 1", 'begins with "!" for a tag'),
-        ("when: risk.known", "when: !present.account", 'begins with "!" for a tag'),
+        ("when: risk.known", "when: !risk.known && risk.count > 1", 'begins with "!" as a tag'),
+        ("when: risk.known", "when: !present.account", 'begins with "!" as a tag'),
         ("says: The amount is small.", "says: Note: it is small.", 'with ": " in it in quotes'),
-        ("says: The amount is small.", "says: #1 of all.", 'begins with "#" is a comment'),
+        ("says: The amount is small.", "says: #1 of all.", 'begins with "#" as a comment'),
         ("says: The amount is small.", "says: @small", 'cannot begin with "@"'),
         ("when: risk.known", 'when: "account == "a""', "ends at the next"),
         ("    then: DENY", "\tthen: DENY", "indent with spaces"),

@@ -148,7 +148,7 @@ def test_a_fact_named_amount_that_is_no_money_is_a_claim_like_any(
 @pytest.mark.parametrize("path", ["params.account_ref", "resource", "evidence_context.x"])
 def test_the_authority_vouches_only_for_what_it_knows(tmp_path: Path, path: str) -> None:
     text = POLICY.replace("from: params.account_ref, vouched_by: worker", f"from: {path}, vouched_by: authority")
-    assert any("the authority itself knows action and agent_id only" in told for told in problems(tmp_path, text))
+    assert any("the authority can vouch for action and agent_id only" in told for told in problems(tmp_path, text))
 
 
 def test_every_fact_of_the_shipped_policies_says_who_vouches_and_is_read_back(tmp_path: Path) -> None:

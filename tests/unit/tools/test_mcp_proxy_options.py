@@ -39,7 +39,7 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
     file.write_text('{"currency": "usd"}')
     assert options(tmp_path, "--facts", str(file)).facts == {"currency": "usd"}
     file.write_text('["usd"]')
-    with pytest.raises(WrongOptions, match="is not a JSON object"):
+    with pytest.raises(WrongOptions, match="must contain a JSON object"):
         options(tmp_path, "--facts", str(file))
 
 

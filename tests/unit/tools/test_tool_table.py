@@ -320,7 +320,7 @@ def test_a_number_that_nobody_writes_is_not_written_out(amount: Any) -> None:
 
 FAULTS = [
     ("charge: {type: string}", "charge: {type: strin}", 6, 'did you mean "string"?'),
-    ("amount: {type: int, min: 1,", "amount: {type: string, min: 1,", 7, "arguments.amount.min goes with type int only"),
+    ("amount: {type: int, min: 1,", "amount: {type: string, min: 1,", 7, "arguments.amount.min can be used with type int only"),
     ("min: 1, max: 100000", "min: 10, max: 1", 7, "no number is at least 10 and at most 1"),
     ("key: '\"refund:\"", "key: 'has(args.reason) ? \"a\" : \"refund:\"", 16, "leaves out the param that reads it"),
     ("action: refund.create", "action: refund.*", 4, "is not an action like"),
@@ -330,19 +330,19 @@ FAULTS = [
     ("string(args.amount)'", "string(args.amount / 0)'", 16, "key: this can never have a value: divide by zero"),
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
     ("args.charge + \":\" + string", "args.charge // the charge\n      + \":\" + string", 16, "the comment would reach to its end"),
-    ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression sees it"),
+    ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression can read it"),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
     ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor:, major: or stripe:"),
     ("{minor: args.amount, currency", "{minor: args.amount, stripe: args.amount, currency", 19, "needs one of minor:, major: and stripe:"),
     ("channel: facts.channel", "tool_call: facts.channel", 21, "is not a name for a param"),
-    ("reason: args.reason", "risk: args.reason", 19, "is a value and has fields"),
+    ("reason: args.reason", "risk: args.reason", 19, "cannot both be a value and have fields"),
     ("from: program}", "from: model}", 13, 'unknown value "model"'),
-    ("from: table, value: web", "from: table", 15, '"value" goes with "from: table"'),
+    ("from: table, value: web", "from: table", 15, '"value" is required with "from: table"'),
     ("argument: request_key", "argument: charge", 25, "cannot be injected"),
     ("header: Idempotency-Key", "header: Authorization", 26, "cannot be injected"),
     ("tool: look\n", "tool: refund\n", 27, "is mapped twice"),
-    ("unguarded: It only reads.", "unguarded: It only reads.\n    action: refund.create", 30, "does not go with unguarded"),
+    ("unguarded: It only reads.", "unguarded: It only reads.\n    action: refund.create", 30, "cannot be used with unguarded"),
     ("unguarded: It only reads.", "hidden: yes", 29, "true or false"),
     ("    action: refund.create\n", "", 2, '"action" is missing'),
 ]  # fmt: skip
@@ -377,8 +377,8 @@ def in_folder(
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("account_ref: facts.account", "account_ref: args.charge", "on the word of the worker"),
-        ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "on the word of the worker"),
+        ("account_ref: facts.account", "account_ref: args.charge", "the worker must vouch for it"),
+        ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "the worker must vouch for it"),
         ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
     ],
 )  # fmt: skip

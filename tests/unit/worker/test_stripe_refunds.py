@@ -108,7 +108,7 @@ def test_partial_refunds_of_one_payment_up_to_the_whole(server: StripeServer, pa
         payments.payments[name] = Payment("pi_1", f"refund:{name}")
         assert isinstance(stripe.settle(row(name), uuid.uuid4()), Settled)
     payments.payments["lge_5"] = Payment("pi_1", "refund:lge_5")
-    assert try_once(stripe, row("lge_5"), uuid.uuid4()) == NoAnswer("the record names no payment to look at")
+    assert try_once(stripe, row("lge_5"), uuid.uuid4()) == NoAnswer("the record names no payment")
     reference = uuid.uuid4()
     payments.entries[reference] = "lge_5"
     assert try_once(stripe, row("lge_5"), reference) == EffectRefused("400 charge_already_refunded")
@@ -209,7 +209,7 @@ def test_our_refund_is_found_behind_many_others(server: StripeServer, payments: 
 
 @pytest.mark.parametrize(
     ("payment", "says"),
-    [(None, "no payment_ref"), ("order-7", "no payment of Stripe"), ("pi_1/../x", "no payment of Stripe"), ("re_1", "no payment of Stripe")],
+    [(None, "no payment_ref"), ("order-7", "not a Stripe payment"), ("pi_1/../x", "not a Stripe payment"), ("re_1", "not a Stripe payment")],
 )  # fmt: skip
 def test_without_a_payment_of_stripe_nothing_is_asked(
     server: StripeServer, payments: Payments, payment: str | None, says: str

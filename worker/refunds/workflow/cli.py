@@ -32,7 +32,7 @@ workflow.add_command(draw_command("the graph", refund_workflow))
 @click.argument("row")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(row: str, as_json: bool) -> None:
-    """Print the life of ROW (a ledger entry id): its events, and the steps that led to each.
+    """Print the history of ROW (a ledger entry id): its events, and the steps that led to each.
 
     \b
     Example:
@@ -54,13 +54,13 @@ def explain(row: str, as_json: bool) -> None:
 @reads_rows
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every row's trail.")
 def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
-    """Say where the rows of FILE would end now. Nothing is entered, recorded, sent or paid.
+    """Show where the rows of FILE would end now. Nothing is entered, recorded, sent or paid.
 
     FILE and its options are as for `worker enqueue`, a CSV too, and lines are refused as there; a row that is in the ledger
-    already is simulated as it stands there.
+    already is simulated from its present state.
 
     Each row is simulated by itself: what several rows together take from an account, a limit or a breaker is not
-    counted. Orders of which the rows together would take more than is left are named as well.
+    counted. Orders of which the rows together would take more than is left are listed too.
 
     \b
     Examples:

@@ -168,7 +168,7 @@ def _check_master(source: Source, node: Node, switch: str, switches: Collection[
     """Raise `PolicyError` if the master of the switch's family is not declared: the whole family would be off for ever."""
     master = master_of(switch)
     if master is not None and master not in switches:
-        message = f'switch: "{switch}" stands under "{master}", which is not declared'
+        message = f'switch: "{switch}" is under "{master}", which is not declared'
         raise source.error(node.place, message, nearest(master, switches))
 
 
@@ -181,7 +181,7 @@ def master_of(switch: str) -> str | None:
 def _only(source: Source, table: Table, keys: Collection[str]) -> None:
     for key in table.entries:
         if key not in keys:
-            raise source.error(table.keys[key], f'a route that goes to a person has no "{key}"')
+            raise source.error(table.keys[key], f'a route that goes to a person must not have "{key}"')
 
 
 def _flag(source: Source, node: Node) -> bool:
@@ -194,7 +194,7 @@ def _amounts(source: Source, node: Node) -> Mapping[str, int]:
     table = source.table(node, "no_proof_up_to")
     for currency, place in table.keys.items():
         if currency not in DIGITS:
-            raise source.error(place, f'no_proof_up_to: "{currency}" is no currency', nearest(currency, DIGITS))
+            raise source.error(place, f'no_proof_up_to: "{currency}" is not a currency', nearest(currency, DIGITS))
     return {currency: _minor(source, currency, value) for currency, value in table.entries.items()}
 
 

@@ -49,8 +49,8 @@ _NEXT = {
     LedgerState.APPROVAL_REQUIRED: "waits for a person's decision",
     LedgerState.NEW: "is tried again later",
     LedgerState.ERROR: "needs a person",
-    LedgerState.GUARDING: "is taken up again when its claim ends",
-    LedgerState.ALLOWED: "is taken up again when its claim ends",
+    LedgerState.GUARDING: "continues when its claim expires",
+    LedgerState.ALLOWED: "continues when its claim expires",
 }
 
 
@@ -366,7 +366,7 @@ class Runner:
                 return
         for context in (context for here in standing.values() for context in here):
             # A defect of this row alone, so that it does not hold up the others.
-            context.defect = "the workflow went round in circles"
+            context.defect = "the workflow did not leave a loop of steps"
             _log.error("the workflow went round in circles for %s", context.row.ledger_entry_id)
 
     def _pass(

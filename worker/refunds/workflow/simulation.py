@@ -60,8 +60,8 @@ class OverdrawnOrder:
 
     def __str__(self) -> str:
         return (
-            f"order {self.order}: {counted(len(self.rows), 'row', 'rows')} together are {self.together}, and {self.left} is left of it;"
-            " they will not all end as shown"
+            f"order {self.order}: {counted(len(self.rows), 'row', 'rows')} together are {self.together}, but only {self.left} is left of it;"
+            " not all of them will end as shown"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -152,7 +152,11 @@ def simulation_of(context: RunContext) -> Simulation:
         decision, detail = "ERROR", context.event.last_error
     elif ends_asking and row.guard_request is not None:
         decision, reason = row.decision, row.reason_code
-        detail = "asked before, this is on record" if decision else "asked before, its answer is not on record"
+        detail = (
+            "requested before; this answer is on record"
+            if decision
+            else "requested before; its answer is not on record"
+        )
     elif ends_asking and isinstance(answer, CheckAnswer):
         decision, reason = answer.decision, answer.reason_code
         detail = f"escalated: {context.escalation}" if context.escalation else None

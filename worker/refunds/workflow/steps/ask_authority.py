@@ -409,7 +409,7 @@ class ConfirmCard:
         card = context.card
         if _is_begun(context.row):
             # It may have been paid already, whatever the customer answers: the authority says what became of it.
-            return StepResult({"card": "begun before"}, StepName.ASK_AUTHORITY)
+            return StepResult({"card": "started before"}, StepName.ASK_AUTHORITY)
         if not self._is_ready(context):
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)

@@ -63,7 +63,7 @@ class QueryOrder:
         """Go on with the order; to a person without one, if the channel needs it."""
         row, found = context.row, context.lookup
         if row.channel not in self._directories:
-            return StepResult({"order": "no directory of this channel"}, _AFTER_QUERY)
+            return StepResult({"order": "no order directory for this channel"}, _AFTER_QUERY)
         tool = self._directories[row.channel].name
         if isinstance(found, OrderFacts):
             context.order = found
