@@ -163,7 +163,7 @@ def test_an_order_without_a_lane_fails_the_command(
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [(["--source", "nobody"], "there is no source nobody; there are demo, shop"), (["--policies", "."], "order_sources.yaml"),
+    [(["--source", "nobody"], "there is no source nobody; known: demo, shop"), (["--policies", "."], "order_sources.yaml"),
      (["--rate", "0"], "rate")],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_said_in_a_line(intake: Intake, orders: Path, more: list[str], said: str) -> None:

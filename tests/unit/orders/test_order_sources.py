@@ -98,7 +98,7 @@ def test_the_secret_of_standard_webhooks_is_taken_with_and_without_its_mark(tmp_
         ("header: X-Mine", 'header: "X Mine"', 4, "is not the name of a header"),
         ("scheme: standard_webhooks\n", "scheme: standard_webhooks\n    header: X-Mine\n", 19, "defines its own headers"),
         ("secret: MINE_SECRET", "secret: hunter2", 6, "name of an environment variable"),
-        ("secret: OTHER_SECRET", "secret: MINE_SECRET", 19, "less than 24 bytes"),
+        ("secret: OTHER_SECRET", "secret: MINE_SECRET", 19, "at least 24 bytes"),
         ("    secret: MINE_SECRET\n", "", 3, '"secret" is missing'),
         ('until: "2026-12-31T12:00:00Z"', "until: 2026-12-31", 7, "in quotes"),
         ('until: "2026-12-31T12:00:00Z"', 'until: "2026-12-31"', 7, "with its zone"),
@@ -132,8 +132,8 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
 @pytest.mark.parametrize(
     "env, message",
     [
-        ({"MINE_SECRET": "short"}, "less than 16 bytes"),
-        ({"OTHER_SECRET": "whsec_" + base64.b64encode(b"w" * 23).decode()}, "less than 24 bytes"),
+        ({"MINE_SECRET": "short"}, "at least 16 bytes"),
+        ({"OTHER_SECRET": "whsec_" + base64.b64encode(b"w" * 23).decode()}, "at least 24 bytes"),
         ({"OTHER_SECRET": "whsec_***"}, "whsec_ followed by base64"),
         ({"MINE_SECRET": "w" * 24}, 'must not hold the same secret as source "mine"'),
         ({"MINE_OLD": "w" * 24}, 'must not hold the same secret as source "mine"'),

@@ -24,7 +24,7 @@ def test_one_port_for_two_listeners_is_refused_by_its_setting(host: str, health_
     """The finding: it passed the checks of a start, and ended in words that name no setting."""
     port = free_port()
     with pytest.raises(
-        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is {port} too$"
+        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is also {port}$"
     ):
         require_listeners(listener(host, port, (health_host, port)))
 
@@ -36,7 +36,7 @@ def test_a_listener_and_its_health_have_two_ports_on_two_addresses_too(host: str
     """The finding: a server tells the two apart by port, so every call was 404 and /metrics anybody's."""
     port = free_port()
     with pytest.raises(
-        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is {port} too$"
+        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is also {port}$"
     ):
         require_listeners(listener(host, port, (health_host, port)))
 

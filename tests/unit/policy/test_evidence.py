@@ -240,7 +240,7 @@ def test_what_could_be_loosened_by_evidence_is_refused_at_load_with_its_rule(
 def test_an_amount_from_evidence_is_refused_even_without_limits(tmp_path: Path) -> None:
     text = POLICY.replace("from: params.amount}", "from: [params.amount, evidence_context.amount]}")
     text = text[: text.index("limits:")] + text[text.index("approval:") :]
-    with pytest.raises(PolicyError, match="it comes from params.amount"):
+    with pytest.raises(PolicyError, match="it must come from params.amount"):
         compile_text(tmp_path, text)
 
 

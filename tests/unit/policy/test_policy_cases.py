@@ -116,7 +116,7 @@ def test_rules_that_no_case_touches_are_named(tmp_path: Path) -> None:
         ("reasons: []", "reasons: [x]", "reasons: wanted ['x'], got []"),
         ("people: 1", "people: 2", "people: wanted 2, got 1"),
         ("policy: sample", "policy: other", "policy: wanted other, got sample"),
-        ("  - name: small", '  - usage: {account_week: "1.00"}\n    name: small', "no limit account_week was asked"),
+        ("  - name: small", '  - usage: {account_week: "1.00"}\n    name: small', "no limit account_week was checked"),
     ],
 )
 def test_a_wrong_case_says_what_it_got(old: str, new: str, problem: str, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ REFUSED = {
     "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "reserved in the language of conditions", None),
     "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
     "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is also a fact', None),
-    "limit_on_another_amount": ("from: params.amount", "from: params.total", "comes from params.amount", None),
+    "limit_on_another_amount": ("from: params.amount", "from: params.total", "come from params.amount", None),
     "bare_star": ("[sample.pay]", '["*"]', "is not an action", None),
     "star_in_the_middle": ("[sample.pay]", '["sample.*.pay"]', "is not an action", None),
     "action_twice": ("[sample.pay]", "[sample.pay, sample.pay]", "listed twice", None),
@@ -88,7 +88,7 @@ REFUSED = {
     "once_per_list": ("zone: UTC", "once_per: [params.refund_id]", "once_per", None),
     "once_per_strange_path": ("zone: UTC", "once_per: {refund: parms.refund_id}", "not a part of a guard request", None),
     "amount_from_evidence": (
-        "from: params.amount}", "from: [params.amount, evidence_context.amount]}", "comes from params.amount", None),
+        "from: params.amount}", "from: [params.amount, evidence_context.amount]}", "come from params.amount", None),
     "per_from_evidence": (
         "from: params.account_ref", "from: [params.account_ref, evidence_context.who]",
         'a limit\'s per may not rest on "account"', "account_day"),

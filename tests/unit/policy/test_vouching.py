@@ -109,7 +109,7 @@ def test_another_sum_is_never_taken_for_the_operations_amount(tmp_path: Path) ->
     ):
         for vouched in ("", SAID):
             (told,) = problems(tmp_path, NO_LIMITS.replace("from: params.amount", f"from: {path}{vouched}"))
-            assert told.startswith("sample.yaml:6:1: ") and "it comes from params.amount" in told
+            assert told.startswith("sample.yaml:6:1: ") and "it must come from params.amount" in told
     total = NO_LIMITS.replace("facts:\n", "facts:\n  total: {type: money, from: params.total, vouched_by: agent}\n")
     (told,) = problems(tmp_path, total.replace("when: amount_minor", "when: total_minor"))
     assert 'an ALLOW may not rest on "total": the agent vouches for it itself' in told

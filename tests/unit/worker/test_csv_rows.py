@@ -114,7 +114,7 @@ def test_a_quote_that_never_closes_refuses_the_rest_and_keeps_what_came_before()
     ("header", "form", "says"),
     [
         ("Id,Total", {}, "ledger_entry_id: there is no such column"),
-        ("Id,Id", {}, 'the column "Id" stands twice'),
+        ("Id,Id", {}, 'the column "Id" occurs twice'),
         ("Id,Total", {"columns": {"amount": "Totl"}}, 'did you mean "Total"?'),
         ("amount", {"columns": {"amount": "amount"}, "constants": {"amount": "1"}}, "is mapped to a column too"),
         ("amount", {"delimiter": "ab"}, "--delimiter"),

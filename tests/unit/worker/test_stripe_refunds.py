@@ -209,7 +209,7 @@ def test_our_refund_is_found_behind_many_others(server: StripeServer, payments: 
 
 @pytest.mark.parametrize(
     ("payment", "says"),
-    [(None, "no payment_ref"), ("order-7", "not a Stripe payment"), ("pi_1/../x", "not a Stripe payment"), ("re_1", "not a Stripe payment")],
+    [(None, "no known payment_ref"), ("order-7", "not a Stripe payment"), ("pi_1/../x", "not a Stripe payment"), ("re_1", "not a Stripe payment")],
 )  # fmt: skip
 def test_without_a_payment_of_stripe_nothing_is_asked(
     server: StripeServer, payments: Payments, payment: str | None, says: str
