@@ -21,7 +21,7 @@ RETRY = "retry"
 """A decision whose meaning depends on the order's status: ask the shop again to fulfil or to hold it, or retry its refund."""
 
 _REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is no order with that id"),
+    "unknown": NotFound("there is no order with this id"),
     "not_queued": Conflict("this order is not pending; check its status"),
     "status_changed": Conflict("this order's status has changed since it was shown; look at it again"),
     "under_way": Conflict("the authority is deciding on this order now; try again in a moment"),

@@ -47,7 +47,7 @@ def collect_change(pool: Pool, actor: Actor, approval_id: uuid.UUID) -> Collecte
     actor.must_be("admin")
     change = find_change(pool, actor.tenant_id, approval_id)
     if change is None:
-        raise NotFound("there is no change with that id")
+        raise NotFound("there is no change with this id")
     params = json.loads(change.request)["params"]
     if change.action in (ISSUE_KEY, ROTATE_KEY):
         secret = make_secret(TEST if params.get("test") else LIVE)

@@ -135,7 +135,7 @@ def check_role(role: str) -> None:
 
 
 _REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is no operator with that id"),
+    "unknown": NotFound("there is no operator with this id"),
     "changed": Conflict("this operator has another role by now; look again"),
     "self": Forbidden("you cannot change your own account here; what you may change is on the page of your account"),
     "same_hands": Forbidden(
@@ -162,7 +162,7 @@ def _request(
     actor.must_be("admin")
     known = operators.credentials_of(pool, actor.tenant_id, operator_id)
     if known is None:
-        raise NotFound("there is no operator with that id")
+        raise NotFound("there is no operator with this id")
     said = request_change(
         pool,
         actor,

@@ -115,4 +115,4 @@ def revoke_token(pool: Pool, actor: Actor, token_id: uuid.UUID) -> None:
     """Revoke one of the actor's own tokens. Raises `NotFound`."""
     fields = {"tenant_id": actor.tenant_id, "operator_id": actor.operator_id, "token_id": token_id}
     if actor.operator_id is None or changed(pool, REVOKE_TOKEN, fields) != 1:
-        raise NotFound("you have no active token with that id")
+        raise NotFound("you have no active token with this id")

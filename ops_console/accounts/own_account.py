@@ -45,4 +45,4 @@ def change_own_password(
 def end_own_session(pool: Pool, who: SignedIn, session_id: uuid.UUID) -> None:
     """End one of the person's own sessions. Raises `NotFound`."""
     if not sessions.end_session(pool, who.tenant_id, who.operator_id, session_id):
-        raise NotFound("you have no session with that id")
+        raise NotFound("you have no session with this id")

@@ -89,10 +89,10 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented("One approval, with its votes", responses={200: ("The approval.", ApprovalViewSchema())},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_approval(approval_id: str) -> Response:
-        wanted, tenant_id = path_id(approval_id), actor().tenant_id
+        wanted, tenant_id = path_id(approval_id, "approval"), actor().tenant_id
         row = find_approval(context.pool, tenant_id, wanted)
         if row is None:
-            raise NotFound("there is no approval with that id")
+            raise NotFound("there is no approval with this id")
         earlier = {"earlier_votes": earlier_votes(context.pool, tenant_id, wanted)} if row.follows else {}
         return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 
@@ -125,7 +125,7 @@ def _resolve(context: ConsoleContext, approval_id: str, verdict: str, schema: Vo
         must_have_proved()
     given = load(schema, without_nulls(json_body()))
     done = resolve_approval(
-        context.pool, person, path_id(approval_id), verdict=verdict, reason=given["reason"], digest=given["digest"],
+        context.pool, person, path_id(approval_id, "approval"), verdict=verdict, reason=given["reason"], digest=given["digest"],
         reference=given.get("reference"),
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()

@@ -86,7 +86,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         person.must_be("admin")
         must_have_proved()
         given = load(_LIFT, without_nulls(json_body()))
-        lift_halt(context.pool, person, path_id(halt_id), reason=given["reason"])
+        lift_halt(context.pool, person, path_id(halt_id, "halt"), reason=given["reason"])
         return json_response({"halt_id": halt_id, "lifted": True})
 
     @blueprint.get("/in-doubt")
@@ -108,7 +108,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         must_have_proved()
         given = load(_RESOLVE, without_nulls(json_body()))
         resolve_in_doubt(
-            context.pool, person, path_id(operation_id), executed=given["executed"], evidence=given["evidence"],
+            context.pool, person, path_id(operation_id, "operation"), executed=given["executed"], evidence=given["evidence"],
             in_doubt_since=given.get("in_doubt_since"),
         )  # fmt: skip
         return json_response({"operation_id": operation_id, "executed": given["executed"]})

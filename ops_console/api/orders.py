@@ -127,7 +127,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
         tenant_id = actor().tenant_id
         row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
         if row is None:
-            raise NotFound("there is no order with that id")
+            raise NotFound("there is no order with this id")
         return json_response({
             **order_view(row, context.inspector.in_force(context.pool)),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
@@ -189,7 +189,7 @@ def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str)
 def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
     """Return (source, order id) from a path. Raises `NotFound` for text that cannot be one of these."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
-        raise NotFound("there is no order with that id")
+        raise NotFound("there is no order with this id")
     return source, order_id
 
 

@@ -60,11 +60,11 @@ def amount(amount_minor: int | None, currency: str | None) -> dict[str, int | st
     return None if amount_minor is None or currency is None else money_out(Money(amount_minor, currency))
 
 
-def path_id(text: str) -> uuid.UUID:
-    """Return the id in a path. Raises `NotFound` for text that is no id."""
+def path_id(text: str, noun: str) -> uuid.UUID:
+    """Return the id of a `noun` in a path. Raises `NotFound` for text that is no id, as for an id that nothing has."""
     found = uuid_or_none(text)
     if found is None:
-        raise NotFound("there is nothing with that id")
+        raise NotFound(f"there is no {noun} with this id")
     return found
 
 

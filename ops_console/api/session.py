@@ -139,5 +139,5 @@ def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented("Revoke one of your own tokens", responses={204: ("The token is refused from now on.", None)},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def delete_token(token_id: str) -> Response:
-        revoke_token(context.pool, actor(), path_id(token_id))
+        revoke_token(context.pool, actor(), path_id(token_id, "token"))
         return Response(status=204)

@@ -91,7 +91,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     def disable(endpoint_id: str) -> Response:
         person = _administrator()
         must_have_proved()
-        disable_webhook(context.pool, person, path_id(endpoint_id))
+        disable_webhook(context.pool, person, path_id(endpoint_id, "webhook"))
         return json_response({"endpoint_id": endpoint_id, "disabled": True})
 
     @blueprint.post("/webhooks/<endpoint_id>/resend")
@@ -101,8 +101,8 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         person = _administrator()
         must_have_proved()
         given = load(_RESEND, without_nulls(json_body()))
-        about = path_id(given["event_id"]) if "event_id" in given else None
-        return json_response({"asked": resend(context.pool, person, path_id(endpoint_id), about)}, 202)
+        about = path_id(given["event_id"], "event") if "event_id" in given else None
+        return json_response({"asked": resend(context.pool, person, path_id(endpoint_id, "webhook"), about)}, 202)
 
 
 def _place_of(row: DeadLetter) -> str:

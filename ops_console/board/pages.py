@@ -70,7 +70,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/verify/<proof_id>")
     @documented(
         "A proof pack as a page, checked in the browser", problems=(503,), content_type="text/html",
-        responses={**_HTML["responses"], 404: ("The page for pasting a pack: there is no proof with that id.", {"type": "string"})},
+        responses={**_HTML["responses"], 404: ("The page for pasting a pack: there is no proof with this id.", {"type": "string"})},
     )  # fmt: skip
     def verify(proof_id: str) -> Response:
         try:

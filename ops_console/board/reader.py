@@ -178,7 +178,7 @@ class Board:
         """The public proof pack of that id. Raises `NotFound`, also if its agent is not shown on the board."""
         row = feed.find_proof(self.pool, self._tenant_id, self._agents.ids, proof_id)
         if row is None:
-            raise NotFound("there is no proof with that id")
+            raise NotFound("there is no proof with this id")
         return self.publisher.pack(record_of(self._tenant_id, row))
 
     def agents(self) -> list[BoardAgent]:

@@ -210,7 +210,7 @@ def _exactly(*names: str) -> dict[str, str]:
 
 
 def _end(context: ConsoleContext, session_id: str) -> str:
-    end_own_session(context.pool, g.signed_in, path_id(session_id))
+    end_own_session(context.pool, g.signed_in, path_id(session_id, "session"))
     return "The session has ended."
 
 
@@ -224,7 +224,7 @@ def _make_token(context: ConsoleContext) -> Response:
     try:
         prove(context)
         typed = shell.typed()
-        token_id = path_id(typed.pop("token_id", ""))
+        token_id = path_id(typed.pop("token_id", ""), "token")
         days = typed.pop("expires_days", str(DEFAULT_TOKEN_DAYS))
         number = shell.whole_number(days)
         given = load(_TOKEN, {**typed, "expires_days": days if number is None else number})
@@ -243,5 +243,5 @@ def _make_token(context: ConsoleContext) -> Response:
 
 
 def _revoke(context: ConsoleContext, token_id: str) -> str:
-    revoke_token(context.pool, actor(), path_id(token_id))
+    revoke_token(context.pool, actor(), path_id(token_id, "token"))
     return "The token is refused from now on."

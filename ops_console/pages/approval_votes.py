@@ -155,7 +155,7 @@ def approval_detail(context: ConsoleContext, person: Actor, approval_id: uuid.UU
     row = find_approval(context.pool, person.tenant_id, approval_id)
     about = approval_details.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
-        raise NotFound("there is no approval with that id")
+        raise NotFound("there is no approval with this id")
     earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
     is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
     refused = None

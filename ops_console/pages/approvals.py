@@ -90,7 +90,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @shell.refreshes_itself
     def approvals_state(approval_id: str) -> Response:
         """The approval's state for an open page; 204 while it is still the `seen` one."""
-        question = approval_detail(context, actor(), path_id(approval_id))
+        question = approval_detail(context, actor(), path_id(approval_id, "approval"))
         if request.args.get("seen") == seen(question):
             return Response(status=204)
         return shell.fragment("approval_changed.html", question=question, row=question.row, about=question.about)
@@ -101,7 +101,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         actor().must_be("approver")
         return shell.attempt(
-            context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id)}",
+            context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id, 'approval')}",
             again=lambda told: _card(context, approval_id, told),
         )  # fmt: skip
 
@@ -221,7 +221,7 @@ def seen(question: ApprovalDetail) -> str:
 
 
 def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal | None = None) -> Response:
-    person, question = actor(), approval_detail(context, actor(), path_id(approval_id))
+    person, question = actor(), approval_detail(context, actor(), path_id(approval_id, "approval"))
     row, about = question.row, question.about
     cannot_vote_reason = question.cannot_vote_reason(person)
     values: dict[str, Any] = {
@@ -266,7 +266,7 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
     """Make the password or key and show it in this answer, once; it is stored nowhere and shown on no other page."""
     try:
         prove(context)
-        made = collect_change(context.pool, actor(), path_id(approval_id))
+        made = collect_change(context.pool, actor(), path_id(approval_id, "approval"))
     except SentinelError as error:
         return _card(context, approval_id, shell.refused(error))
     if made.key_id is not None:
@@ -297,5 +297,5 @@ def _give(context: ConsoleContext, approval_id: str) -> str:
         raise InvalidInput.of("reference", "is needed: say where it was handled")
     if given["verdict"] in NEEDS_STEP_UP:
         prove(context)
-    question = approval_detail(context, person, path_id(approval_id))
+    question = approval_detail(context, person, path_id(approval_id, "approval"))
     return cast_vote(context, person, question, VoteInput(**given))

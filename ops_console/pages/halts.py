@@ -96,5 +96,5 @@ def _lift(context: ConsoleContext, halt_id: str) -> str:
     person = actor()
     person.must_be("admin")
     prove(context)
-    lift_halt(context.pool, person, path_id(halt_id), reason=load(_LIFT, shell.typed())["reason"])
+    lift_halt(context.pool, person, path_id(halt_id, "halt"), reason=load(_LIFT, shell.typed())["reason"])
     return "The halt is lifted."

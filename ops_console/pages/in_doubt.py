@@ -42,13 +42,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
     @pages.get("/in-doubt/<operation_id>")
     def in_doubt_one(operation_id: str) -> Response:
-        return _one(context, path_id(operation_id))
+        return _one(context, path_id(operation_id, "operation"))
 
     @pages.post("/in-doubt/<operation_id>/resolve")
-    @shell.shows(lambda told, operation_id: _one(context, path_id(operation_id), told))
+    @shell.shows(lambda told, operation_id: _one(context, path_id(operation_id, "operation"), told))
     def in_doubt_resolve(operation_id: str) -> Response:
         actor().must_be("admin")
-        about = path_id(operation_id)
+        about = path_id(operation_id, "operation")
         return shell.attempt(
             context, lambda: _resolve(context, about), again=lambda told: _one(context, about, told),
             then=f"{ADDRESS}/{about}",
@@ -66,7 +66,7 @@ def _currency(by_amount: bool) -> str | None:
 def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRefusal | None = None) -> Response:
     found = find_operation(context.pool, actor().tenant_id, operation_id)
     if found is None:
-        raise NotFound("there is no operation with that id")
+        raise NotFound("there is no operation with this id")
     events = events_of(context.pool, actor().tenant_id, operation_id)
     since = found.in_doubt_since.isoformat() if found.in_doubt_since else ""
     return shell.page(

@@ -86,20 +86,20 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.get("/keys/<key_id>/rotate")
     def keys_rotate(key_id: str) -> Response:
         actor().must_be("admin")
-        return _page(context, about=str(path_id(key_id)))
+        return _page(context, about=str(path_id(key_id, "key")))
 
     @pages.post("/keys/<key_id>/rotate")
     @shell.shows(lambda told, key_id: _page(context, told, key_id))
     def keys_rotate_now(key_id: str) -> Response:
         actor().must_be("admin")
-        about = path_id(key_id)
+        about = path_id(key_id, "key")
         return _shown_once(context, lambda: _rotate(context, str(about)), about=str(about))
 
     @pages.post("/keys/<key_id>/revoke")
     @shell.shows(lambda told, key_id: _page(context, told, key_id))
     def keys_revoke(key_id: str) -> Response:
         actor().must_be("admin")
-        about = path_id(key_id)
+        about = path_id(key_id, "key")
         return shell.attempt(
             context,
             lambda: _revoke(context, str(about)),
@@ -167,7 +167,7 @@ def _rotate(context: ConsoleContext, about: str) -> IssuedKey:
     wanted = load(_ROTATE, shell.typed())
     hours = _whole(wanted, "overlap_hours", MOST_OVERLAP_HOURS, least=0)
     return rotate_key(
-        context.pool, actor().tenant_id, path_id(about), overlap_seconds=(hours or 0) * 3600,
+        context.pool, actor().tenant_id, path_id(about, "key"), overlap_seconds=(hours or 0) * 3600,
         expires_days=_whole(wanted, "expires_days", MOST_DAYS), new_key_id=_form_id(wanted), actor=actor(),
     )  # fmt: skip
 
@@ -176,7 +176,7 @@ def _revoke(context: ConsoleContext, about: str) -> str:
     prove(context)
     if shell.typed():
         raise InvalidInput("revoking a key takes no further fields")
-    revoke_key(context.pool, actor().tenant_id, path_id(about), actor=actor())
+    revoke_key(context.pool, actor().tenant_id, path_id(about, "key"), actor=actor())
     return "The key is revoked; it is refused everywhere within a second."
 
 

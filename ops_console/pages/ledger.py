@@ -145,7 +145,7 @@ def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:
     is_name = len(ledger_entry_id) <= _NAME_CHARACTERS and ledger_entry_id.isascii() and ledger_entry_id.isprintable()
     row = find_entry(context.ledger, tenant_id, ledger_entry_id) if is_name else None
     if row is None:
-        raise NotFound("there is no ledger row with that id")
+        raise NotFound("there is no ledger row with this id")
     life = history_of(
         context.ledger, context.pool, tenant_id, ledger_entry_id=row.ledger_entry_id, operation_id=row.operation_id
     )

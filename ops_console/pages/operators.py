@@ -133,7 +133,7 @@ def _add(context: ConsoleContext) -> Response:
         given = load(_ADD, {**shell.typed(), **_password(context)})
         checked_address(given["email"])
         is_new = add_person(
-            context.pool, actor(), operator_id=path_id(given["operator_id"]), email=given["email"],
+            context.pool, actor(), operator_id=path_id(given["operator_id"], "operator"), email=given["email"],
             password=given["password"], role=given["role"],
         )  # fmt: skip
     except WaitsForAdministrator as error:
@@ -168,7 +168,7 @@ def _act(context: ConsoleContext, operator_id: str, about: str, do: Callable[[],
         return do()
 
     return shell.attempt(
-        context, proved, again=lambda told: _one(context, operator_id, told, about), then=f"{ADDRESS}/{path_id(operator_id)}"
+        context, proved, again=lambda told: _one(context, operator_id, told, about), then=f"{ADDRESS}/{path_id(operator_id, 'operator')}"
     )  # fmt: skip
 
 
@@ -206,10 +206,13 @@ def _reset_password(context: ConsoleContext, operator_id: str) -> Response:
 
 def _person(context: ConsoleContext, operator_id: str) -> PersonRow:
     found = list_people(
-        context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds, operator_id=path_id(operator_id)
+        context.pool,
+        actor().tenant_id,
+        idle_seconds=context.settings.idle_seconds,
+        operator_id=path_id(operator_id, "operator"),
     )
     if not found:
-        raise NotFound("there is no operator with that id")
+        raise NotFound("there is no operator with this id")
     return found[0]
 
 

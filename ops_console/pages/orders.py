@@ -166,7 +166,7 @@ def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.F
     tenant_id = actor().tenant_id
     row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
     if row is None:
-        raise NotFound("there is no order with that id")
+        raise NotFound("there is no order with this id")
     changes = order_views.events_of(context.pool, tenant_id, row.review_id)
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)

@@ -68,17 +68,17 @@ def _proved(context: ConsoleContext) -> None:
 
 def _disable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
-    disable_webhook(context.pool, actor(), path_id(endpoint_id))
+    disable_webhook(context.pool, actor(), path_id(endpoint_id, "webhook"))
     return "The webhook is disabled; its position in the feed is kept."
 
 
 def _enable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
-    enable_webhook(context.pool, actor(), path_id(endpoint_id))
+    enable_webhook(context.pool, actor(), path_id(endpoint_id, "webhook"))
     return "The webhook is enabled and continues where it stopped."
 
 
 def _resend(context: ConsoleContext, endpoint_id: str, event_id: str) -> str:
     _proved(context)
-    resend(context.pool, actor(), path_id(endpoint_id), path_id(event_id))
+    resend(context.pool, actor(), path_id(endpoint_id, "webhook"), path_id(event_id, "event"))
     return "The event is sent once more. If the receiver does not accept it, it stays in the list."

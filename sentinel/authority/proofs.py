@@ -73,7 +73,7 @@ def compare_with_record(
     verified = verify_proof(pack)
     row = find_proof(pool, tenant_id, None, pack["proof_id"])
     if row is None:
-        raise NotFound("there is no proof of that id")
+        raise NotFound("there is no proof with this id")
     record = record_of(tenant_id, row)
     published = [Publisher(lambda one=one: one, actions_of).pack(record) for one in ids]  # type: ignore[misc]
     written = canonical_json(pack)

@@ -50,7 +50,7 @@ class WaitsForAdministrator(Conflict):
 
 
 REFUSALS: dict[str, SentinelError] = {
-    "unknown": NotFound("there is nothing of that id"),
+    "unknown": NotFound("there is nothing with this id"),
     "role": Forbidden("this needs the role admin"),
     "not_yours": Forbidden("only the person who requested this can collect it"),
     "not_approved": Conflict("this is not approved"),

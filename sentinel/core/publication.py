@@ -102,7 +102,7 @@ class Publisher:
     def pack(self, record: DecisionRecord) -> PublicFields:
         """Return a proof pack with its own hash. Raises `NotFound` for one with a field that the contract does not name."""
         if not record.pack.keys() <= set(PACK_FIELDS) - {"hash"}:
-            raise NotFound("there is no proof of that id")
+            raise NotFound("there is no proof with this id")
         values = self._values(record)
         shown = {name: values[name] for name in PACK_FIELDS if name in values}
         return PublicFields({**shown, "hash": pack_hash(shown)})

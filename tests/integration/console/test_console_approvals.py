@@ -212,7 +212,7 @@ def test_one_command_rejects_what_a_key_or_an_agent_asked_and_nothing_else(
     assert (refused.exit_code, refused.stdout.splitlines()[0]) == (
         1, "0 rejected as olga@demo.local (local administrator)."
     )  # fmt: skip
-    assert refused.stdout.splitlines()[1].startswith("1 not rejected: who owns")
+    assert refused.stdout.splitlines()[1].startswith("1 not rejected: you own")
     assert run(*agent, "--as", fixtures.operator("vic", "viewer").email, "--reason", "no").exit_code == 1
     assert fixtures.approval_status(of_agent) == "pending"
     done = run(*agent, *bob)

@@ -74,7 +74,7 @@ def test_of_what_came_back_a_retry_of_the_status_that_it_has_asks_the_shop_again
     refused(decide(fixtures, order, "fulfil"), 1, "")
     refused(decide(fixtures, order, "retry"), 2, "status")
     retry = ("retry", "ann@demo.local", "by phone", "--status")
-    refused(decide(fixtures, order, *retry, "REFUND_REFUSED"), 1, "elsewhere")
+    refused(decide(fixtures, order, *retry, "REFUND_REFUSED"), 1, "has changed since")
     assert status_and_resolution(fixtures, order)[0] == "SHOP_REFUSED"
     done = decide(fixtures, order, *retry, "SHOP_REFUSED")
     assert done.exit_code == 0, done.output

@@ -181,5 +181,5 @@ def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(fixtures: 
     fields = {"verdict": "reject", "reason": "x", "digest": ZERO}
     assert ann.submit(f"/ops/approvals/{approval_id}", **fields).status_code == 404
     batch = ann.submit("/ops/approvals/batch", id=str(approval_id), **fields).get_data(as_text=True)
-    assert "there is no approval with that id" in batch
+    assert "there is no approval with this id" in batch
     assert fixtures.approval_status(approval_id) == "pending"

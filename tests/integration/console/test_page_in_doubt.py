@@ -79,7 +79,7 @@ def test_amounts_of_different_currencies_are_not_compared(fixtures: Any, monkeyp
     # What is cut off is the least of a currency, whatever there is of others.
     monkeypatch.setattr(in_doubt, "MOST_SHOWN", 1)
     assert shown("?sort=amount&currency=USD") == dollars[:1]
-    assert "The first 1 in this order." in vic.get("/ops/in-doubt?sort=amount&currency=USD").text
+    assert "Only the first 1 in this order are shown." in vic.get("/ops/in-doubt?sort=amount&currency=USD").text
     assert "Nothing is in doubt in EUR." in words(vic.get("/ops/in-doubt?sort=amount&currency=EUR"))
     for bad in ("?sort=amount&currency=usd", "?currency=USD&sort=age", "?sort=amount&currency=%00"):
         assert vic.get(f"/ops/in-doubt{bad}").status_code == 400, bad

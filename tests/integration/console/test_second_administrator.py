@@ -271,7 +271,7 @@ def test_several_decided_together_say_exactly_what_is_asked_of_people_and_keys(t
             "select request from sentinel.protected_changes where approval_id = %s", approval_id
         )[0]
         assert str(escape(change_text(request))) in shown
-    assert shown.count("asked by ada@demo.local") == 2
+    assert shown.count("requested by ada@demo.local") == 2
     assert "<code>admin</code>" in shown and "<code>heartbeat</code>" in shown and "<code>a-b</code>" in shown
 
 
