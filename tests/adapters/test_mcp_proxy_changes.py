@@ -208,6 +208,6 @@ def test_what_the_server_proposes_is_passed_on_for_what_may_be_read(proxied: Pro
     proxied.start_proxy(more=["--pass-on", "prompts"])
     for kind in ("sdk", "sdk-legacy"):
         found = proxied.ask(kind, do="complete")
-        assert found["prompt"] == ["kim", "kari", "shop"] and "passes on no resources" in found["template"]
+        assert found["prompt"] == ["kim", "kari", "shop"] and "does not pass on resources" in found["template"]
     proxied.start_proxy(more=["--pass-on", "resources", "--pass-on", "prompts"])
     assert proxied.ask("sdk", do="complete") == {"prompt": ["kim", "kari", "shop"], "template": ["k1", "shop"]}

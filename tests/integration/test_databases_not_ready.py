@@ -214,7 +214,7 @@ def test_an_address_that_is_missing_starts_no_database_where_that_is_switched_of
         monkeypatch.setattr(where, lambda *given, **_: started.append(given))
     monkeypatch.setenv(EMBEDDED, "off")
     lines = [line for line in ASKS_A_DATABASE if name_of(line) not in STARTS_ONE_ON_PURPOSE]
-    assert not_as_wanted(run, lines, "", f"SENTINEL_DATABASE_URL: required, as {EMBEDDED}=off says") == {}
+    assert not_as_wanted(run, lines, "", f"SENTINEL_DATABASE_URL: required, because {EMBEDDED} is off") == {}
     monkeypatch.setenv(EMBEDDED, "no")
     assert not_as_wanted(run, lines, "", f"{EMBEDDED}: must be on or off") == {}
     assert started == []

@@ -121,7 +121,8 @@ def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_ke
     done = run("enqueue", "-", text=text)
     assert (done.exit_code, type(done.exception)) == (1, SystemExit)
     name = "" if "ledger_entry_id" in change else " (lge_1)"
-    assert f"line 1{name}: {field}: h" in done.output and "half a surrogate pair" in done.output
+    how = "has a name with" if field in ("row", "risk", "amount") else "contains"
+    assert f"line 1{name}: {field}: {how} half a surrogate pair" in done.output
     assert ledger_fixtures.states() == {"lge_2": "NEW"}
 
 
@@ -429,7 +430,7 @@ def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
     assert (first["orders"], first["refunds_entered"], first["refused"]) == (case.orders, refunds, [])
     second = run("import-orders", str(file))
     assert (second.exit_code, second.stdout) == (
-        0, f"Nothing changed, all known: {case.orders:,} orders, {refunds} refund rows.\n")  # fmt: skip
+        0, f"Nothing changed, all already known: {case.orders:,} orders, {refunds} refund rows.\n")  # fmt: skip
     result = run("run", "--once", "--json", url=authority.url)
     assert result.exit_code == 0, result.output
     assert Counter(ledger_fixtures.states().values()) == {"EXECUTED": case.executed, "APPROVAL_REQUIRED": case.waiting}
@@ -453,14 +454,14 @@ def test_every_command_explains_itself(command: list[str]) -> None:
 def test_a_run_needs_to_be_told_how(run: Any) -> None:
     result = run("run")
     assert result.exit_code == 2
-    assert "say --once, --loop or --dry-run" in result.output
+    assert "give --once, --loop or --dry-run" in result.output
 
 
 @pytest.mark.parametrize("ways", [("--once", "--loop"), ("--loop", "--dry-run"), ("--once", "--loop", "--dry-run")])
 def test_a_run_that_is_told_to_go_two_ways_goes_none(run: Any, ways: tuple[str, ...]) -> None:
     result = run("run", *ways)
     assert result.exit_code == 2
-    assert "say only one of --once, --loop or --dry-run" in result.output
+    assert "give only one of --once, --loop or --dry-run" in result.output
 
 
 def test_rows_without_an_account_are_counted_where_they_are_entered(

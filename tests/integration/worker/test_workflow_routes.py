@@ -115,7 +115,11 @@ def test_an_unknown_name_is_refused_with_file_line_and_the_nearest_known_name(tm
         ("chain: [scenario_validate, limit_check]", "chain: []", "chain"),
         ("    settles_to: coupon\n", "", '"settles_to" is missing'),
         ("    mode: price_drop\n", "    mode: rebuy\n", "there are two routes for public/price_diff/rebuy"),
-        ("to_person: mode_needs_person", "to_person: mode_needs_person\n    settles_to: coupon", 'has no "settles_to"'),
+        (
+            "to_person: mode_needs_person",
+            "to_person: mode_needs_person\n    settles_to: coupon",
+            'must not have "settles_to"',
+        ),
         ("confirm_card: true", "confirm_card: yes", "must be true or false"),
         ("within_days: 7 ", "within_days: -7 ", "within_days"),
         ('{USD: "8.00"', '{USD: "8.005"', "no_proof_up_to USD"),
