@@ -113,7 +113,7 @@ def test_the_demos_orders_are_in_their_lanes_from_the_start(demo: Demo) -> None:
 
 def shell(line: str) -> tuple[int, dict[str, str], Any]:
     """Status, headers and body of what a `curl -i` line printed."""
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=150, check=True)
     head, _, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
     first, *lines = head.splitlines()
     headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}

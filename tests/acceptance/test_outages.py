@@ -185,7 +185,7 @@ def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres:
         ended = worker.poll()
     finally:
         worker.send_signal(signal.SIGTERM)
-        _, err = worker.communicate(timeout=10)
+        _, err = worker.communicate(timeout=150)
     assert ended is None, f"the loop ended: {err}"
     assert done, (shop.states(), shop.faults(), err)
     assert worker.returncode == 0, err

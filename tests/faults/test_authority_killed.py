@@ -52,7 +52,7 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
 
             client = threading.Thread(target=ask)
             client.start()
-            assert reached.wait(10), "the decision was never committed"
+            assert reached.wait(60), "the decision was never committed"
             kill_with_children(process)
             killed.set()
             client.join(15)

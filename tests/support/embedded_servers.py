@@ -73,7 +73,7 @@ class Holder:
         return int(pid), started == "True", url
 
     def finish(self) -> int:
-        self.process.communicate("\n", timeout=20)
+        self.process.communicate("\n", timeout=150)
         return self.process.returncode
 
     def kill(self) -> None:

@@ -217,10 +217,10 @@ def intake_process(
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def _wait_for(port: int, process: subprocess.Popen[str], within: float) -> None:

@@ -89,7 +89,7 @@ def running_pgbouncer(server: RunningServer, secrets: Mapping[str, str]) -> Iter
             yield Pooler(port, folder / "pgbouncer.log")
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

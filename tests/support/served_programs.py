@@ -234,7 +234,7 @@ def start_serve(
         assert eventually(ready, within=30), log.read_text()[-2000:]
     except BaseException:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         raise
     return process, port, log, settings
 

@@ -187,7 +187,7 @@ class Place:
 
 def _kill(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.wait(10)
+    process.wait(60)
 
 
 @contextlib.contextmanager

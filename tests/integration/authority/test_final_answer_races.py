@@ -36,7 +36,7 @@ def row_held(
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    assert held.wait(10)
+    assert held.wait(60)
     try:
         yield let_go
     finally:

@@ -60,7 +60,7 @@ def test_no_step_waits_for_another_to_succeed(
     keeper = Housekeeper(authority)
     keeper.start()
     try:
-        assert done.wait(10)
+        assert done.wait(60)
     finally:
         keeper.stop()
 

@@ -161,7 +161,7 @@ def test_the_first_viewer_after_a_pause_is_told_no_status_of_before_it(
     airing.status, may_read = {"refund": "halted"}, threading.Event()
 
     def slowly() -> dict[str, str]:
-        assert may_read.wait(5)
+        assert may_read.wait(60)
         return {"refund": "halted"}
 
     monkeypatch.setattr(airing.hub, "_read_status", slowly)
@@ -298,12 +298,12 @@ def test_for_a_viewer_that_is_gone_before_the_first_look_ended_nothing_is_encode
 
     def slowly(most: int) -> Looked:
         looks.set()
-        assert may_end.wait(5)
+        assert may_end.wait(60)
         return read(most)
 
     airing.hub._read_newest = slowly
     viewer = airing.loop.view(airing.stream)
-    assert looks.wait(5)
+    assert looks.wait(60)
     viewer.leave()
     may_end.set()
     assert viewer.block() == ""

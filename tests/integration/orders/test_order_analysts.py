@@ -254,7 +254,7 @@ def test_an_alert_channel_that_does_not_answer_holds_up_no_order(orders: OrderFi
     )
     background.start()
     try:
-        assert channel.asked.wait(20)
+        assert channel.asked.wait(60)
         assert say(orders, "o-1", "fulfil") == "fulfil"
         wait_until(lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
         channel.go_on.set()

@@ -92,7 +92,7 @@ class Slow:
     def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
         """Low, in the end."""
         self.began.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(60)
         return Score(Band.LOW)
 
 
@@ -102,7 +102,7 @@ def test_an_order_in_hand_is_in_flight(fixtures: Fixtures, authority_url: str) -
     body = order_body("o-1")
     with ThreadPoolExecutor(1) as crew:
         first = crew.submit(orders.deliver, body)
-        assert slow.began.wait(10)
+        assert slow.began.wait(60)
         answer = orders.deliver(body)
         slow.go_on.set()
         assert first.result(20).status_code == 200

@@ -175,7 +175,7 @@ class Listening:
         self._ended = self._loop.create_future()
         thread = threading.Thread(target=self._loop.run_until_complete, args=(serve(),))
         thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         yield self._url
         self._loop.call_soon_threadsafe(self._ended.set_result, None)
         thread.join(10)

@@ -290,7 +290,7 @@ def test_a_call_that_connects_while_the_client_is_aborted_is_not_sent(
 
     monkeypatch.setattr(Transport, "_dial", slow)
     with call_under_way(authority) as (client, ended):
-        assert dialled.wait(20)
+        assert dialled.wait(60)
         client.abort()
         go_on.set()
     assert [error.kind for error in ended] == [NoAnswerKind.CLOSED] and authority.calls == []

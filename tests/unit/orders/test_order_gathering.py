@@ -28,7 +28,7 @@ class Held:
         """Answer all, once let go."""
         held = threading.Event()
         self.sets.append((len(runs), held))
-        assert held.wait(20)
+        assert held.wait(60)
         for run in runs:
             run.response = OrderResponse(200, b"{}", True)
 

@@ -108,7 +108,7 @@ class Agent:
 
 agent, signal.signal = Agent(), signal_at_once
 with retail_refund_agent._ends_on_signal(agent, unfinished=3):
-    assert agent.stopping.wait(5), "nobody heard of it"
+    assert agent.stopping.wait(60), "nobody heard of it"
 """
 
 
