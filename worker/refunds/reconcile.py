@@ -46,6 +46,19 @@ _ASKED_AT = """(
         select coalesce(max(u.event_id), 0) from refunds.ledger_events u
         where u.tenant_id = s.tenant_id and u.ledger_entry_id = s.ledger_entry_id and u.event in ('put_back', 'start_refused'))))"""
 
+# Whether the refund was taken over from an earlier claim that had begun it or, without an order to record its permission
+# for, may have begun it, and its customer was never asked. Such a refund is finished without asking if its route asks
+# customers by now: it may have been paid already.
+_BEGUN_UNASKED = """(
+  not exists (
+    select from refunds.confirmations c where c.tenant_id = s.tenant_id and c.ledger_entry_id = s.ledger_entry_id)
+  and exists (
+    select from refunds.ledger_events v where v.tenant_id = s.tenant_id and v.ledger_entry_id = s.ledger_entry_id
+      and v.event = 'reclaimed' and v.claim_epoch = s.claim_epoch)
+  and (s.order_ref is null or exists (
+    select from refunds.ledger_events v where v.tenant_id = s.tenant_id and v.ledger_entry_id = s.ledger_entry_id
+      and v.event = 'allowed' and v.claim_epoch < s.claim_epoch)))"""
+
 # Orders whose budget is exceeded by what could not be refused (`beyond_minor`), or differs from the sums of its
 # entries, or of which something was refunded in a currency that they were not paid in: then no sum says how much is
 # left.
@@ -82,7 +95,7 @@ with looked as (
 ), recent as materialized (
   select x.tenant_id, x.execution_id, x.ledger_entry_id, x.refund_id, x.amount_minor, x.currency, x.system, x.executed_at,
     e.channel, e.scenario, e.mode, e.source, e.order_ref, e.amount_minor as asked_minor, e.currency as asked_currency,
-    e.account_ref as row_account, e.refund_id as asked_refund, e.approval_id is not null as approved
+    e.account_ref as row_account, e.refund_id as asked_refund, e.approval_id is not null as approved, x.claim_epoch
   from refunds.executions x
   join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
   where x.tenant_id = %(tenant_id)s
@@ -110,7 +123,7 @@ cross join lateral (values
   ('not_confirmed', s.card and not exists (
     select from refunds.confirmations c where c.tenant_id = s.tenant_id and c.ledger_entry_id = s.ledger_entry_id
       and c.status = 'confirmed' and c.answered_at <= s.executed_at
-      and (c.amount_minor, c.currency) = (s.amount_minor, s.currency))),
+      and (c.amount_minor, c.currency) = (s.amount_minor, s.currency)) and not {begun_unasked}),
   ('refund_twice', exists (
     select from refunds.executions y where y.tenant_id = s.tenant_id and y.refund_id = s.refund_id
       and y.execution_id <> s.execution_id)),
@@ -134,7 +147,9 @@ where f.holds and (not %(since_last)s or not exists (
     and w.finding = f.finding))
 order by s.executed_at, s.execution_id
 """).fill(
-    asked_at=_ASKED_AT, without_source=name_without_source("coalesce(s.row_account, s.order_account)", "s.source")
+    asked_at=_ASKED_AT,
+    begun_unasked=_BEGUN_UNASKED,
+    without_source=name_without_source("coalesce(s.row_account, s.order_account)", "s.source"),
 )
 
 KEEP = """

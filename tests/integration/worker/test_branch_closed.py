@@ -251,3 +251,17 @@ def test_a_begun_row_whose_route_asks_its_customer_by_now_is_followed_and_its_cu
     desk.run(3, confirm_secrets=SECRETS, notifier="log")
     assert desk.stands()[0] == "EXECUTED" and sum(desk.platform.done.values()) == 1
     assert desk.ledger.one("select count(*) from refunds.confirmations") == 0
+
+
+def test_a_begun_row_that_was_finished_without_a_card_is_no_wrong_execution(desk: Desk) -> None:
+    """Its customer is not asked on purpose, so nothing is wrong with its execution, and its scenario stays on."""
+    begin(desk)
+    desk.edit(
+        lambda text: text.replace(
+            retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:")
+        )
+    )
+    desk.run(3, confirm_secrets=SECRETS, notifier="log")
+    assert desk.stands()[0] == "EXECUTED"
+    assert desk.ledger.all("select finding from refunds.wrong_executions") == []
+    assert desk.ledger.one("select count(*) from sentinel.switches where not is_on") == 0

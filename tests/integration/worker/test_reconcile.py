@@ -213,6 +213,28 @@ def test_a_complaint_that_had_ended_before_is_no_finding_however_often_its_end_i
     assert desk.found() == []
 
 
+CLAIMED_AGAIN = [
+    "delete from refunds.confirmations where ledger_entry_id = 'one'",
+    "update refunds.executions set claim_epoch = 2 where ledger_entry_id = 'one'",
+    "update refunds.ledger_entries set claim_epoch = 2 where ledger_entry_id = 'one'",
+]
+LATER_CLAIM = """insert into refunds.ledger_events (tenant_id, ledger_entry_id, from_status, event, to_status, claim_epoch)
+  select tenant_id, 'one', %s, %s, 'GUARDING', 2 from refunds.defaults"""
+
+
+def test_a_missing_card_is_excused_only_where_the_refund_was_begun_by_an_earlier_claim(desk: Desk) -> None:
+    """Its route may ask customers only since then, and what may have been paid is not asked about."""
+    desk.execute_flawlessly("one")
+    begun = LATER_CLAIM.replace("%s", "'ALLOWED'", 1).replace("%s", "'reclaimed'")
+    put_back = LATER_CLAIM.replace("%s", "'NEW'", 1).replace("%s", "'claimed'")
+    never_allowed = "delete from refunds.ledger_events where ledger_entry_id = 'one' and event = 'allowed'"
+    for also, is_found in (([begun], False), ([put_back], True), ([begun, never_allowed], True), ([], True)):
+        with taken_back(desk, [*CLAIMED_AGAIN, *also]) as seen:
+            assert ("not_confirmed" in seen(reconcile.FIND)) is is_found, also
+    with taken_back(desk, CLAIMED_AGAIN[:1]) as seen:
+        assert "not_confirmed" in seen(reconcile.FIND), "in its first claim"
+
+
 def _looped(desk: Desk) -> Any:
     agent = make_agent(desk.settings, desk.ledger, desk.client, failpoints=Failpoints())
     return looping(agent)
