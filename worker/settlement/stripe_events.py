@@ -48,6 +48,13 @@ select payment_ref, clock_timestamp() as looked_from from (
   select distinct payment_ref from refunds.settlement_events where tenant_id = %(tenant_id)s and looked_at is null) open
 order by random() limit %(limit)s
 """
+# Payments that Stripe refused to show in the last 30 days, in random order.
+_REFUSED_BEFORE = """
+select payment_ref, clock_timestamp() as looked_from from (
+  select distinct payment_ref from refunds.settlement_findings where tenant_id = %(tenant_id)s and finding = %(unknown)s
+    and found_at > clock_timestamp() - interval '30 days') refused
+order by random()
+"""
 # Close only events received before the look began: those that arrive during it need another look.
 _KEEP_FINDINGS = """
 with closed as (
@@ -127,6 +134,10 @@ class SettlementFindings:
     def to_look_at(self, limit: int) -> list[PaymentToLookAt]:
         """Read up to `limit` payments of open events, in random order."""
         return self._rows(_TO_LOOK_AT, class_row(PaymentToLookAt), limit=limit)
+
+    def refused_before(self) -> list[PaymentToLookAt]:
+        """Read the payments of the last 30 days whose events were closed because Stripe refused to show them, in random order."""
+        return self._rows(_REFUSED_BEFORE, class_row(PaymentToLookAt), unknown=UNKNOWN)
 
     def keep(self, looked: PaymentToLookAt, findings: Sequence[StripeMismatch]) -> set[str]:
         """Close the payment's events and store the findings; return the system refunds whose finding is new."""
@@ -281,9 +292,14 @@ class SettlementWatch:
         self._book = book
         found = systems.adapters.get(StripeRefunds.name)
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
+        # Payments to look at once more because this process may have another key; None: not read yet.
+        self._once_more: list[PaymentToLookAt] | None = None
 
     def look(self) -> list[StripeMismatch]:
         """Look at the payments of open events; return new findings. An event stays open while Stripe does not answer.
+
+        Payments that Stripe refused to show before this process began, as to a key of another account or mode, are
+        looked at once more: Stripe does not send their events again.
 
         Refunds that any look has found to be sent back are then no longer counted against their orders, even where this
         look fails.
@@ -301,7 +317,7 @@ class SettlementWatch:
     def _look_at_payments(self, stripe: StripeRefunds) -> list[StripeMismatch]:
         found: list[StripeMismatch] = []
         unanswered = 0
-        for looked in self._book.to_look_at(AT_ONCE):
+        for looked in self._payments():
             payment_ref = looked.payment_ref
             refunds = stripe.api.refunds_of(payment_ref)
             if isinstance(refunds, NoAnswer):
@@ -315,6 +331,7 @@ class SettlementWatch:
             else:
                 findings = self._findings(stripe, payment_ref, refunds)
             new = self._book.keep(looked, findings)
+            self._once_more = [one for one in self._once_more or () if one.payment_ref != payment_ref]
             for finding in findings:
                 if finding.system_refund in new:
                     log.error(
@@ -325,6 +342,13 @@ class SettlementWatch:
                     )
                     found.append(finding)
         return found
+
+    def _payments(self) -> list[PaymentToLookAt]:
+        if self._once_more is None:
+            self._once_more = self._book.refused_before()
+        found = self._book.to_look_at(AT_ONCE)
+        named = {looked.payment_ref for looked in found}
+        return (found + [looked for looked in self._once_more if looked.payment_ref not in named])[:AT_ONCE]
 
     def _findings(
         self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]

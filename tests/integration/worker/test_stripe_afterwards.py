@@ -285,6 +285,22 @@ def test_a_payment_that_stripe_refuses_to_read_is_named_and_not_closed_in_silenc
     assert ledger.fixtures.all("select 1 from refunds.settlement_events where looked_at is null") == []
 
 
+def test_a_payment_that_stripe_refused_to_read_is_looked_at_again_once_the_key_is_another(ledger: Ledger) -> None:
+    """Its events are closed and Stripe sends them no second time: what they were about was never found."""
+    refund = ledger.refund("lge_1")
+    ledger.server.set_status(refund, "failed", "lost_or_stolen_card")
+    keep(ledger, "pi_lge_1")
+    ledger.server.forever = ("GET", False, stripe_error(404, "invalid_request_error", "resource_missing"))
+    assert [one.finding for one in ledger.watch.look()] == ["payment_unknown"]
+    restarted = SettlementWatch(ledger.findings, ledger.systems)
+    ledger.server.forever = ("GET", False, stripe_error(500, "api_error"))
+    assert restarted.look() == [], "it stays to be looked at while Stripe does not answer"
+    ledger.server.forever = None
+    assert [(one.finding, one.ledger_entry_id) for one in restarted.look()] == [("refund_failed", "lge_1")]
+    ledger.server.faults.append(("GET", False, stripe_error(500, "api_error")))
+    assert restarted.look() == [] and len(ledger.server.faults) == 1, "once for each start"
+
+
 def test_a_payment_that_is_never_answered_for_stops_no_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"lge_{number}" for number in range(6)]
     refunds = {name: ledger.refund(name) for name in names}
