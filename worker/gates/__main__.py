@@ -15,18 +15,16 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.command_line import InvalidUsage
-from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
-from worker.gates.judge import judge, report_of
+from worker.gates.judge import NEVER_TRIED, judge, report_of
 from worker.gates.replay import replay
 from worker.gates.run_request import RunRequest, read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
-from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.routes import Routes
-from worker.settlement.registry import Systems, system_names
+from worker.settlement.registry import system_names
 
 
 def main() -> int:
@@ -58,14 +56,10 @@ def main() -> int:
 
 
 def _refuse_untried(job: RunRequest) -> None:
-    """Raise `InvalidUsage` if every branch of the switch settles in systems that a gate cannot try.
-
-    Those are outside systems with a protocol of their own: every case would need a real payment there.
-    """
-    untried = Systems.from_settings(WorkerSettings()).adapters.keys() - {system.name for system in OUTSIDE_SYSTEMS}
+    """Raise `InvalidUsage` if every branch of the switch settles in systems that a gate cannot try."""
     routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all
     settled = {route.settles_to for route in routes if route.switch == job.switch and route.to_person is None}
-    if settled and settled <= untried:
+    if settled and settled <= set(NEVER_TRIED):
         raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a launch gate cannot test")
 
 

@@ -14,10 +14,13 @@ from worker.gates.cases import Case, CaseFile
 from worker.gates.run_request import RunRequest
 from worker.gates.simulated_systems import NAMES
 from worker.gates.wrong_executions import WrongExecution
+from worker.settlement.stripe_refunds import StripeRefunds
 
 LEAST_LOWER_BOUND = 0.95
 NOT_WIRED = ("system_not_ready", "recogniser_unavailable", "order_directory_unavailable", "critic_error")
 """Escalations because an outside service was not available, which prove nothing about a case."""
+NEVER_TRIED = (StripeRefunds.name,)
+"""Outside systems that no gate can try: every case would need a real payment there."""
 _Z = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
 
@@ -143,7 +146,9 @@ def report_of(job: RunRequest, file: CaseFile, found: GateResult) -> dict[str, A
             for side in sorted(found.covered | left)
         ],
         "simulated": list(NAMES) if job.simulate_systems else [],
-        "unproven": [system.name for system in OUTSIDE_SYSTEMS if system.url_field not in job.sandbox],
+        "unproven": [
+            *(system.name for system in OUTSIDE_SYSTEMS if system.url_field not in job.sandbox), *NEVER_TRIED,
+        ],
         "sandbox": sorted(name.removesuffix("_url") for name in job.sandbox if name.endswith("_url")),
         "cases_file": file.name, "cases_digest": file.digest,
         "results": [

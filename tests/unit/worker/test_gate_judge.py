@@ -14,9 +14,11 @@ from worker.gates.boundaries import Boundary, counts_in, of_case, wanted
 from worker.gates.case_inputs import AGO, CaseInputs, EarlierRefund
 from worker.gates.cases import Case, CaseFile, Want
 from worker.gates.fixtures import names_of
-from worker.gates.judge import NOT_WIRED, GateCaseResult, GateResult, ReplayedRow, judge, wilson
+from worker.gates.judge import NOT_WIRED, GateCaseResult, GateResult, ReplayedRow, judge, report_of, wilson
 from worker.gates.run_request import RunRequest, Window
 from worker.gates.wrong_executions import Executed, MoneyMovement, WrongExecution, wrong_executions
+from worker.refunds.settings import WorkerSettings
+from worker.settlement.registry import Systems
 
 DAY = 86_400
 WINDOWS = (
@@ -210,3 +212,14 @@ def test_only_cases_exactly_at_a_limit_or_one_unit_over_it_stand_on_it() -> None
             == set()
         )
     assert of_case(case("two_over", PERSON, amount_minor=1000, before=(EarlierRefund(2002, "today"),)), JOB) == set()
+
+
+@pytest.mark.parametrize("sandbox", [{}, {"platform_url": "http://127.0.0.1:1"}])
+def test_a_report_proves_only_the_outside_systems_that_were_tried_and_never_stripe(sandbox: dict[str, str]) -> None:
+    """A worker sends rows that would settle in another one to a person, and Stripe moves money as the others do."""
+    file = a_file(boundary_cases())
+    report = report_of(replace(JOB, sandbox=sandbox), file, judge(JOB, file, {}, []))
+    outside = set(Systems.from_settings(WorkerSettings()).adapters)
+    assert set(report["unproven"]) == outside - ({"platform_backend"} if sandbox else set())
+    with_stripe = Systems.from_settings(WorkerSettings(stripe_key="rk_live_x"))
+    assert with_stripe.configured_outside("stripe") & set(report["unproven"]) == {"stripe"}
