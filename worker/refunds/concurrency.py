@@ -150,19 +150,19 @@ class LeaseKeeper:
 
     def __init__(self, ledger: Ledger, heartbeat_seconds: float) -> None:
         self._ledger, self._heartbeat_seconds = ledger, heartbeat_seconds
-        self._held: dict[str, float] = {}
+        # By block and not by row: a later batch may have claimed a row again before the earlier one has ended.
+        self._held: dict[object, tuple[float, Sequence[str]]] = {}
         self._ended = threading.Event()
 
     @contextmanager
     def holding(self, ids: Sequence[str]) -> Iterator[None]:
         """Renew the leases of these rows during the block."""
-        now = time.monotonic()
-        self._held.update(dict.fromkeys(ids, now))
+        block = object()
+        self._held[block] = time.monotonic(), ids
         try:
             yield
         finally:
-            for each in ids:
-                self._held.pop(each, None)
+            del self._held[block]
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ class LeaseKeeper:
     def _beat(self) -> None:
         while not self._ended.wait(self._heartbeat_seconds):
             oldest = time.monotonic() - LONGEST_HOLD_SECONDS
-            ids = [each for each, since in list(self._held.items()) if since > oldest]
+            ids = list({each for since, held in list(self._held.values()) if since > oldest for each in held})
             if not ids:
                 continue
             try:

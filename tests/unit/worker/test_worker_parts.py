@@ -8,6 +8,7 @@ import json
 import random
 import threading
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +403,23 @@ def test_leases_are_renewed_on_after_a_renewal_that_failed_in_whatever_way(failu
     keeper = LeaseKeeper(Renewing(), 0.01)  # type: ignore[arg-type]
     with keeper.heartbeat(), keeper.holding(["r"]):
         assert came_again.wait(60)
+
+
+def test_a_row_that_a_later_batch_has_claimed_is_renewed_although_its_earlier_batch_ends() -> None:
+    """A row is due again as soon as its result is written, while its batch still sends reports."""
+    renewed: list[list[str]] = []
+    came = threading.Event()
+
+    class Renewing:
+        def extend(self, ids: list[str]) -> None:
+            renewed.append(ids)
+            came.set()
+
+    keeper = LeaseKeeper(Renewing(), 0.01)  # type: ignore[arg-type]
+    with ExitStack() as earlier, keeper.holding(["other"]):
+        earlier.enter_context(keeper.holding(["again", "done"]))
+        with keeper.holding(["again"]):
+            earlier.close()
+            with keeper.heartbeat():
+                assert came.wait(60)
+    assert sorted(renewed[0]) == ["again", "other"]
