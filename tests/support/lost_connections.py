@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -16,12 +16,20 @@ class LosesConnection:
         self._pool, self._is_committed, self._was_lost = pool, is_committed, False
         self.size, self.close = pool.size, pool.close
 
+    def connection(self) -> AbstractContextManager[Any]:
+        """As the pool's."""
+        return self._lent(self._pool.connection)
+
+    def long_transaction(self) -> AbstractContextManager[Any]:
+        """As the pool's."""
+        return self._lent(self._pool.long_transaction)
+
     @contextmanager
-    def connection(self) -> Iterator[Any]:
+    def _lent(self, lend: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
         is_lost, self._was_lost = not self._was_lost, True
         if is_lost and not self._is_committed:
             raise psycopg.OperationalError("the connection was lost")
-        with self._pool.connection() as connection:
+        with lend() as connection:
             yield connection
         if is_lost:
             raise psycopg.OperationalError("the connection was lost")

@@ -238,8 +238,16 @@ class Ledger:
             self._run(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases]))
 
     def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
-        """Bring rows in ERROR back to NEW (`ids` None: all of them); returns id → None, or the code of why it was refused."""
-        return dict(self._act(sql.RETRY_ENTRIES, tuple_row, ids=None if ids is None else list(ids), who=who, why=why))
+        """Bring rows in ERROR back to NEW (`ids` None: all of them); returns id → None, or the code of why it was refused.
+
+        All in one transaction, which may take minutes: after an import there may be very many rows.
+        """
+        fields = {**self._who, "ids": None if ids is None else list(ids), "who": who, "why": why}
+
+        def call(connection: psycopg.Connection[Any]) -> dict[str, str | None]:
+            return dict(connection.execute(sql.RETRY_ENTRIES.encode(), fields).fetchall())
+
+        return self._attempted(call, is_repeatable=False, lend=self.pool.long_transaction)
 
     def handle(self, ledger_entry_id: str, *, who: str, reference: str, why: str) -> str | None:
         """Record that a person handled the row's refund elsewhere, if nothing of it was begun.
@@ -494,12 +502,12 @@ class Ledger:
 
         return self._attempted(call, is_repeatable=is_repeatable)
 
-    def _act(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:
+    def _act(self, statement: str, **fields: Any) -> list[Any]:
         """Run one statement for a person, without a retry on a lost connection.
 
         A retry would be refused because of what the first attempt did.
         """
-        return self._run(statement, row_factory, is_repeatable=False, **fields)
+        return self._run(statement, scalar_row, is_repeatable=False, **fields)
 
     def _attempted(
         self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool,

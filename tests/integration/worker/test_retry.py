@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from sentinel.store import database
 from sentinel.store.database import WORKER, with_role
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
@@ -265,3 +266,21 @@ def test_the_command_names_each_row_that_stays_and_why(
     assert everything.exit_code == 0
     assert json.loads(everything.stdout) == {"retried": [], "refused": {"doubt": "start_in_doubt"}}
     assert {*REFUSALS} == {*STAYS, "no_such_row", "not_in_error"}
+
+
+def test_many_rows_are_retried_although_that_takes_longer_than_a_statement(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an import whose rows all ended for one reason: each row takes half a millisecond."""
+    run = ledger_fixtures.admin.execute
+    run("set session_replication_role = replica")
+    run("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, last_error)"
+        " select %s, 'r' || n, 'r' || n, 100, 'USD', 'ERROR', 'check_params: x' from generate_series(1, 2000) n",
+        [ledger_fixtures.tenant_id])  # fmt: skip
+    run("set session_replication_role = origin")
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 100)
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
+    found = CliRunner().invoke(main, ["retry", "--all-errors", "--reason", "the route was corrected"])
+    assert found.exit_code == 0, found.output
+    assert "Back to NEW: 2,000 rows; unchanged: 0." in found.output
+    assert ledger_fixtures.one("select count(*) from refunds.ledger_entries where status = 'NEW'") == 2000
