@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -210,6 +211,38 @@ def test_an_expired_card_ends_the_row(shop: Shop, authority: FakeAuthority) -> N
     assert shop.stands() == ("DENIED", None, "confirmation_expired")
     assert shop.nothing_paid()
     assert "action/guard" not in authority.calls
+
+
+def complained(scene: Scene) -> None:
+    scene.shop.flag("r", FEE, "open_complaint")
+
+
+def turned_off(scene: Scene) -> None:
+    scene.authority.switches["small_refund.refund_fee"] = {"on": False, "canary_percent": 0}
+
+
+def became_unready(scene: Scene) -> None:
+    scene.shop.spies["private_refund"].ready = False
+
+
+@pytest.mark.parametrize("reason", ["customer_declined", "confirmation_expired"])
+@pytest.mark.parametrize("meanwhile", [complained, turned_off, became_unready])
+def test_no_person_is_asked_about_what_its_customer_did_not_confirm(
+    scene: Scene, meanwhile: Callable[[Scene], None], reason: str
+) -> None:
+    """Whatever came up while the customer was asked: the request ends, as the message to the customer says."""
+    shop = scene.shop
+    shop.enter(FEE)
+    shop.run()
+    meanwhile(scene)
+    if reason == "customer_declined":
+        shop.answer("r", answer="decline")
+    else:
+        let_the_card_run_out(shop)
+    assert shop.simulated() == ("DENY", reason)
+    shop.run()
+    assert shop.stands() == ("DENIED", None, reason)
+    assert shop.nothing_paid() and "action/guard" not in scene.authority.calls
 
 
 def test_a_confirmation_counts_only_for_what_it_confirmed(shop: Shop) -> None:

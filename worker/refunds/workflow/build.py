@@ -102,5 +102,5 @@ def _read_only_steps(parts: Dependencies, card: ConfirmCard, stopping: threading
         ScenarioValidate(),
         LimitCheck(parts.client, parts.worker_pool, parts.retry_policy, card.asks_customer),
         CriticCheck(parts.critic, parts.worker_pool, parts.model_branches),
-        TransferToHuman(),
+        TransferToHuman(card),
     ]

@@ -40,12 +40,18 @@ from worker.settlement.registry import Systems
 
 
 class TransferToHuman(PureStep):
-    """Writes the reason, which the runner has set, into the trail."""
+    """Writes the reason, which the runner has set, into the trail. Every row passes it before a person is asked."""
 
     name = StepName.TRANSFER_TO_HUMAN
 
+    def __init__(self, card: ConfirmCard) -> None:
+        self._card = card
+
     def run(self, context: RunContext) -> StepResult:
-        """Go on to the authority, with the reason in the trail."""
+        """Go on to the authority, with the reason in the trail; end a row that its customer did not confirm, as confirm_card does."""
+        ended = self._card.ended_by_customer(context)
+        if ended is not None:
+            return ended
         context.escalation = context.escalation or Escalation.UNKNOWN
         return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
 
@@ -404,6 +410,20 @@ class ConfirmCard:
     def _is_ready(self, context: RunContext) -> bool:
         return self._systems.is_ready(context.settles_in)
 
+    def ended_by_customer(self, context: RunContext) -> StepResult | None:
+        """End a row whose customer declined these terms, or was asked and did not answer in time; None for any other row."""
+        card = context.card
+        if self._confirmations is None or card is None or _is_begun(context.row):
+            return None
+        reason = _ENDED.get(CardStatus(card.status))
+        if reason is None or card.digest != self._confirmations.digest_of(ask_of(context)):
+            return None
+        if card.status == CardStatus.EXPIRED and card.delivered_at is None:
+            # The customer was never asked: that is our failure, and no answer of theirs.
+            return None
+        context.event = transitions.end_by_customer(context.row, reason)
+        return StepResult({"card": str(card.confirmation_id), "status": card.status}, None, reason, "confirmations")
+
     def run(self, context: RunContext) -> StepResult:
         """Go on if confirmed, or begun already; otherwise the row waits, ends, or goes to a person."""
         card = context.card
@@ -421,16 +441,13 @@ class ConfirmCard:
         if card.status == CardStatus.PENDING:
             context.event = transitions.await_customer(context.row, card.expires_at)
             return StepResult(output, None, "the customer is asked", "confirmations")
+        if (ended := self.ended_by_customer(context)) is not None:
+            return ended
         if card.status == CardStatus.EXPIRED and card.delivered_at is None:
-            # The customer was never asked: that is our failure, and no answer of theirs.
             return StepResult(
                 {**output, "degraded": "notifier"}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY
             )
-        reason = _ENDED.get(CardStatus(card.status))
-        if reason is None:
-            return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
-        context.event = transitions.end_by_customer(context.row, reason)
-        return StepResult(output, None, reason, "confirmations")
+        return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
 
 
 def _is_begun(row: LedgerRow) -> bool:
