@@ -175,6 +175,8 @@ EVERY_SECONDS = 3.0
 OVERLAP_SECONDS = 15
 """An execution becomes visible up to a statement timeout after its `executed_at`. So each is checked when it is new,
 and once more when it is so old that all executions of the same moment must be visible."""
+_NOT_DECLARED = "invalid-request"
+"""The authority's problem code for a switch that it does not have; the rest of the request is well-formed."""
 MASTER = "small_refund.enabled"
 _FAMILY = "small_refund."
 _CAP = "cap_"
@@ -273,10 +275,13 @@ class Reconciler:
         return self._run(call)
 
     def _close(self, finding: Discrepancy) -> bool:
-        """Switch the scenario off; False when the authority did not answer or refused."""
+        """Switch the scenario off; False when the authority did not answer or refused. A switch that is not declared is off."""
         try:
             self._client.switch_off(finding.switch, f"wrong execution: {finding}"[:500])
         except (Unreachable, Rejected) as error:
+            if isinstance(error, Rejected) and error.code == _NOT_DECLARED:
+                _log.error("wrong execution %s; %s is not declared, and so is off", finding, finding.switch)
+                return True
             _log.error("wrong execution %s, and %s could not be turned off: %s", finding, finding.switch, error.detail)
             return False
         _log.error("wrong execution %s; %s is off", finding, finding.switch)

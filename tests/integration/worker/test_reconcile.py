@@ -28,7 +28,9 @@ from worker.refunds import reconcile
 from worker.refunds.build import make_agent, make_reconciler
 from worker.refunds.ledger import Ledger
 from worker.refunds.reconcile import Discrepancy, Reconciler, caps_of
+from worker.refunds.workflow.routes import Routes
 from worker.settlement import stripe_events
+from worker.settlement.registry import system_names
 
 SWITCH = "small_refund.refund_fee"
 TABLES = ("ledger_entries", "executions", "confirmations", "ledger_events")
@@ -280,6 +282,21 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
     assert desk.kept() == 0 and desk.is_on()
     assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
     assert desk.kept() == 1 and not desk.is_on()
+
+
+def test_a_finding_whose_switch_is_not_declared_is_recorded_once_and_holds_up_no_other(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """An undeclared switch is off, and the authority refuses to turn it off at every round."""
+    text = (policies_dir() / "routes.yaml").read_text()
+    (tmp_path / "routes.yaml").write_text(text.replace(f"switch: {SWITCH}", "switch: small_refund.taken_out"))
+    routes = Routes.load(tmp_path / "routes.yaml", switches=None, systems=system_names())
+    reconciler = Reconciler(desk.pool, desk.fixtures.tenant_id, desk.client, routes, policies_dir())
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
+    assert [one.switch for one in reconciler.look()] == ["small_refund.taken_out"]
+    assert desk.kept() == 1 and desk.fixtures.one("select count(*) from refunds.reconcile_cursors") == 1
+    assert reconciler.look() == []
 
 
 def for_commands(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
