@@ -54,6 +54,8 @@ _log = logging.getLogger("worker")
 
 _TRIES = 4
 _CHUNK = 1000
+_FACTS_CHUNK = 250
+"""Rows that are not entered, per statement: a table that was just filled has no statistics, and each row may take milliseconds."""
 
 ROW_REFUSED = (pg.DataError, pg.IntegrityError)
 """Errors by which the database refuses the content of one row; other rows of the batch may still be accepted."""
@@ -152,16 +154,25 @@ class Ledger:
 
         For an id that is in the ledger already, its row there is returned.
         """
-        ids = [row.ledger_entry_id for row in rows]
-        new = [{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)]
 
         def inserted(connection: psycopg.Connection[Any]) -> tuple[list[LedgerRow], list[KnownFacts]]:
-            with connection.transaction(force_rollback=True):
-                connection.execute(sql.ADD_ROWS.encode(), {**self._who, "rows": _json(new)})
-                with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
-                    found = cursor.execute(sql.FIND_ROWS.encode(), {**self._who, "ids": ids}).fetchall()
-                with connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor:
-                    return found, facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
+            found: list[LedgerRow] = []
+            known: list[KnownFacts] = []
+            # All rows are inserted first: the facts of one depend on the others.
+            with (
+                connection.transaction(force_rollback=True),
+                connection.cursor(row_factory=class_row(LedgerRow)) as row_cursor,
+                connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor,
+            ):
+                for start in range(0, len(rows), _CHUNK):
+                    part = _new_rows(rows[start : start + _CHUNK])
+                    connection.execute(sql.ADD_ROWS.encode(), {**self._who, "rows": part})
+                for start in range(0, len(rows), _FACTS_CHUNK):
+                    ids = [row.ledger_entry_id for row in rows[start : start + _FACTS_CHUNK]]
+                    fields = {**self._who, "ids": ids}
+                    found += row_cursor.execute(sql.FIND_ROWS.encode(), fields).fetchall()
+                    known += facts_cursor.execute(sql.GATHER_FACTS.encode(), fields).fetchall()
+            return found, known
 
         found, known = self._attempted(inserted, is_repeatable=True)
         return found, {facts.ledger_entry_id: facts for facts in known}
@@ -391,10 +402,7 @@ class Ledger:
         """Enter rows as NEW; returns the ids that were not there before. All or nothing per 1,000 rows."""
         added: set[str] = set()
         for start in range(0, len(rows), _CHUNK):
-            part = [
-                {"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows[start : start + _CHUNK])
-            ]  # fmt: skip
-            added.update(self._column(sql.ADD_ROWS, rows=_json(part)))
+            added.update(self._column(sql.ADD_ROWS, rows=_new_rows(rows[start : start + _CHUNK])))
         return added
 
     def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:
@@ -576,6 +584,11 @@ def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator
         part[key(fact)] = fact
     if part:
         yield list(part.values())
+
+
+def _new_rows(rows: Sequence[NewRow]) -> Jsonb:
+    """The batch of ADD_ROWS."""
+    return _json([{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)])
 
 
 def _json(value: Any) -> Jsonb:

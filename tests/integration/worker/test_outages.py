@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 import uuid
@@ -477,3 +478,17 @@ def test_a_database_that_is_not_migrated_is_said_by_new_rows_and_by_the_metrics(
     with pytest.raises(SchemaNotReady):
         ledger_fixtures.ledger.facts_of_new([new_row("r")])
     assert b"worker_database_up 0.0" in WorkerMetrics(ledger_fixtures.ledger, lambda: True).exposition()
+
+
+def test_very_many_rows_that_are_not_entered_take_no_statement_of_more_than_its_time(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`worker workflow simulate` of a file that `worker enqueue` enters; the facts of a row still depend on all others."""
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 2500)
+    rows = [new_row(f"r{number}", account_ref=f"acct_{number % 4000}", order_ref=None) for number in range(8_000)]
+    with contextlib.closing(Pool(with_role(ledger_fixtures.url, WORKER), size=1)) as pool:
+        found, known = Ledger(pool, ledger_fixtures.tenant_id, worker_id="w").facts_of_new(rows)
+    assert [row.ledger_entry_id for row in found] == [row.ledger_entry_id for row in rows]
+    attempts = {json.loads(facts.derived)["customer_attempts_24h"] for facts in known.values()}
+    assert len(known) == 8_000 and attempts == {1, 2}
+    assert ledger_fixtures.one("select count(*) from refunds.ledger_entries") == 0
