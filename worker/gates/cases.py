@@ -104,7 +104,7 @@ def _lines(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"cannot be read: {type(error).__name__}", file=str(path)) from error
-    listed = "\n".join(f"- {line}" if line.strip() else "" for line in text.splitlines())
+    listed = "\n".join(f"- {line}" if line.strip() else "" for line in text.split("\n"))
     source, root = parse_source(listed, name=str(path))
     head, *cases = source.listing(root, "a cases file")
     return source, source.fields(head, "the first line", known=_HEAD), tuple(cases)

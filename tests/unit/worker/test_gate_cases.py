@@ -103,6 +103,15 @@ def test_json_lines_are_the_same_cases_with_their_own_lines(tmp_path: Path) -> N
     assert refused.value.line == 3 and 'did you mean "execute"' in str(refused.value)
 
 
+def test_a_line_separator_within_a_text_ends_no_json_line(tmp_path: Path) -> None:
+    """As in rows and facts: customers' words may contain it, and JSON does not escape it."""
+    path = tmp_path / "fee.jsonl"
+    head = '{"scenario": "fee", "systems": {"private": "private_refund"}, "base": {"channel": "private", "currency": "EUR", "paid": "80.00", "amount": "4.90"}}\r\n'
+    path.write_text(f'{head}{{"id": "a", "given": {{"reason": "one\u2028two"}}, "want": {{"end": "person"}}}}\r\n')
+    (case,) = read_cases(path).cases
+    assert (case.given.reason, case.where) == ("one\u2028two", f"{path}:2:3")
+
+
 def shipped(scenario: str) -> CaseFile:
     return read_cases(policies_dir() / "gates" / f"{scenario}.yaml")
 
