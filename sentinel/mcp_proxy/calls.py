@@ -166,6 +166,7 @@ class GuardedCalls:
         answered: MCPError | None = None
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
+                await connection.prepare(call.params)
                 attempt.refusal = self._why_not(is_wanted)
                 attempt.is_sent = attempt.refusal is None
                 try:
@@ -193,6 +194,7 @@ class GuardedCalls:
         attempt = _Attempt()
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
+                await connection.prepare(call.params)
                 attempt.refusal = self._why_not(is_wanted)
                 if attempt.refusal is None:
                     await self._attempt(connection, call, answer, attempt)

@@ -28,6 +28,7 @@ from sentinel.core.hosts import is_loopback
 from sentinel.mcp_proxy.changes import Heard, Subscribed, changes_of
 from sentinel.mcp_proxy.credential import CredentialFilter
 from sentinel.mcp_proxy.log_messages import LogMessages
+from sentinel.mcp_proxy.param_headers import ParamHeaders
 
 CONNECT_SECONDS = 10.0
 END_SECONDS = 2.0
@@ -59,7 +60,8 @@ class AnswerLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to the server; over HTTP (`http` is set) it serves one call. No answer contains the credential.
+    """A connection to the server; over HTTP (`http` and `repeated` are set) it serves one call. No answer contains the
+    credential.
 
     `messages` takes what the server logs during this request; None where the client wants no log messages.
     """
@@ -68,6 +70,7 @@ class Connection:
     http: httpx2.AsyncClient | None
     credential: CredentialFilter
     messages: LogMessages | None = None
+    repeated: ParamHeaders | None = None
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
         """Return one page of the server's tools."""
@@ -124,12 +127,24 @@ class Connection:
         """Send a request as `ask` does, with a timeout of CONNECT_SECONDS: for requests that a server answers at once."""
         return await self.ask(request, result, seconds=CONNECT_SECONDS)
 
+    async def prepare(self, params: types.CallToolRequestParams) -> None:
+        """Find out which headers the server wants with this call; to be done before the start. Raises what breaks the connection."""
+        if self.repeated is None or not self._is_modern():
+            return
+        try:
+            await asyncio.wait_for(self.repeated.learn(params.name, self.client.session), CONNECT_SECONDS)
+        except MCPError as error:
+            if not is_servers_own(error):
+                raise
+            # A server that refuses to list its tools wants no headers that could only be known from its list.
+
     async def call(
         self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Send the call once. Raises `MCPError` where the server itself answered with an error, and `AnswerLost` for any other failure."""
         if self.http is not None:
-            self.http.headers.update(headers)
+            repeated = self.repeated.of(params) if self.repeated is not None else {}
+            self.http.headers.update({**repeated, **headers})
         # Not the SDK's `call_tool`, which may list tools, refuse a result that arrived, or send the call a second time.
         request = types.CallToolRequest(params=params)
         try:
@@ -138,6 +153,8 @@ class Connection:
             )
         except Exception as error:
             if is_servers_own(error):
+                if self.repeated is not None and isinstance(error, MCPError) and error.code == types.HEADER_MISMATCH:
+                    self.repeated.forget(params.name)
                 raise
             raise AnswerLost(reason_of(error)) from error
         return found
@@ -196,6 +213,7 @@ class HttpUpstream:
         # One TLS context for all calls: loading the certificates takes longer than the rest of a call.
         self._tls = httpx2.create_ssl_context()
         self._mode = "auto"
+        self._repeated = ParamHeaders()
 
     def connect(self, messages: LogMessages | None = None) -> AbstractAsyncContextManager[Connection]:
         """Open a new connection, whose handshake shows that the server is reachable."""
@@ -234,7 +252,7 @@ class HttpUpstream:
                     logging_callback=logged,
                 ) as client:  # fmt: skip
                     self._mode = "legacy" if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else "auto"
-                    connection = Connection(client, http, self._credential, messages)
+                    connection = Connection(client, http, self._credential, messages, self._repeated)
                     await connection.set_log_level()
                     is_connected = True
                     yield connection

@@ -27,7 +27,7 @@ from mcp.shared.subscriptions import ResourceUpdated
 TEXT = {"type": "string"}
 TOOLS = {
     "create_refund": {"payment_intent": TEXT, "amount": {"type": "integer"}, "reason": TEXT, "request_key": TEXT},
-    "refund_charge": {"charge": TEXT, "amount": {"type": "integer"}}, "look_up": {"payment_intent": TEXT},
+    "refund_charge": {"charge": {**TEXT, "x-mcp-header": "Charge"}, "amount": {"type": "integer"}}, "look_up": {"payment_intent": TEXT},
     "wire_money": {"account": TEXT}, "close_account": {"account": TEXT},
 }  # fmt: skip
 REQUIRED = {"create_refund": ["payment_intent", "amount", "request_key"]}

@@ -70,6 +70,9 @@ class Calls(GuardedCalls):
     async def report(self, **outcome: Any) -> None:
         """Taken."""
 
+    async def prepare(self, params: types.CallToolRequestParams) -> None:
+        """Nothing to be found out."""
+
     async def call(self, params: types.CallToolRequestParams, **options: Any) -> types.CallToolResult:
         """Sent, and answered once `answering` is set."""
         self.sent.append(params.name)

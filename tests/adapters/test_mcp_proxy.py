@@ -82,6 +82,38 @@ def test_a_client_that_waits_for_tasks_gets_the_result_of_its_call_once_a_person
     assert waits.answer()["data"]["reason_code"] == "over_limit"
 
 
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+def test_an_argument_that_the_server_wants_in_a_header_too_is_sent_in_both(proxied: ProxyProcesses, kind: str) -> None:
+    """The finding: the server refused each such call after its start, so that each operation was in doubt."""
+    found = proxied.call("refund_charge", kind, charge=proxied.payment, amount=5000)
+    assert (found["error"], found["data"]) == (False, {"done": "done: refund_charge"})
+    assert proxied.operations() == [(f"charge:{proxied.payment}", "completed", "success")]
+
+
+@pytest.mark.parametrize("listing", ["refused", "broken"])
+def test_a_server_that_does_not_list_its_tools_is_called_and_one_that_cannot_be_reached_is_not(
+    proxied: ProxyProcesses, listing: str
+) -> None:
+    def before(asked: Asked) -> bool:
+        if asked.headers.get("mcp-method") != "tools/list":
+            return True
+        if listing == "broken":
+            asked.reset()
+        else:
+            asked.say({"jsonrpc": "2.0", "id": asked.json["id"], "error": {"code": -32603, "message": "not today"}})
+        return False
+
+    with ScriptedServer().running() as server:
+        server.script = relay(proxied.payments_url, before)
+        proxied.start_proxy(upstream_url=f"{server.url}/mcp")
+        told = proxied.refund()
+    done = [(status, outcome) for _, status, outcome in proxied.operations()]
+    if listing == "refused":  # the client itself lists the tools after the call
+        assert "did not list its tools" in told["raised"] and done == [("completed", "success")]
+    else:
+        assert told["data"]["reason_code"] == "upstream_unavailable" and done == [("allowed", None)]
+
+
 def test_what_a_limit_refuses_says_what_is_left(proxied: ProxyProcesses) -> None:
     for number in range(2):
         assert not proxied.refund(14_000, suffix=f"-{number}")["error"]
@@ -169,7 +201,10 @@ from sentinel.mcp_proxy.calls import GuardedCalls, PermittedCall
 class Upstream:
     @contextlib.asynccontextmanager
     async def connect(self, messages):
-        yield SimpleNamespace(call=sent)
+        yield SimpleNamespace(call=sent, prepare=prepared)
+
+async def prepared(params):
+    pass
 
 async def sent(*args, **more):
     raise AssertionError("it was sent")
@@ -215,9 +250,12 @@ class Upstream:
     async def connect(self, messages):
         if when == "before":
             raise UpstreamUnavailable("ConnectError")
-        yield SimpleNamespace(call=acts)
+        yield SimpleNamespace(call=acts, prepare=prepared)
         if when == "behind the answer":
             raise ConnectionResetError
+
+async def prepared(params):
+    pass
 
 async def acts(*args, **more):
     if when == "in the midst":
