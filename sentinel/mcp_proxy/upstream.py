@@ -378,11 +378,18 @@ class StdioUpstream:
                 raise UpstreamUnavailable(reason_of(error)) from error
 
     async def _answers(self, process: _Process) -> bool:
-        if not process.task.done():
-            with suppress(MCPError, TimeoutError):
-                await asyncio.wait_for(process.client.session.list_tools(), CONNECT_SECONDS)
-                return True
-        return False
+        """Return whether the process answers the listing of its tools, be it with an error, or with what is no list."""
+        if process.task.done():
+            return False
+        try:
+            await asyncio.wait_for(process.client.session.list_tools(), CONNECT_SECONDS)
+        except MCPError as error:
+            return is_servers_own(error)
+        except ValueError:  # pydantic's
+            return True
+        except TimeoutError:
+            return False
+        return True
 
     async def _started(self, before: _Process | None) -> _Process:
         """Start a process, once the one before it has ended."""

@@ -39,11 +39,11 @@ async def refund(server: StdioUpstream, payment: str, seconds: float = 60) -> st
 class Processes:
     """A server whose processes note their ids beside `notes`."""
 
-    def __init__(self, notes: Path) -> None:
+    def __init__(self, notes: Path, **env: str) -> None:
         self._ids = Path(f"{notes}.ids")
         self._ids.touch()
         run = f"{shlex.quote(sys.executable)} -m tests.adapters.payments_server {shlex.quote(str(notes))}"
-        self.server = StdioUpstream(["sh", "-c", f"echo $$ >> {shlex.quote(str(self._ids))}; exec {run}"], env={})
+        self.server = StdioUpstream(["sh", "-c", f"echo $$ >> {shlex.quote(str(self._ids))}; exec {run}"], env=env)
 
     def count(self) -> dict[str, int]:
         """How many were started, and how many of them run."""
@@ -98,6 +98,18 @@ async def given_up(notes: Path) -> dict[str, Any]:
     return {**found, "does not start": await refund(ended, "never")}
 
 
+async def lists_nothing(notes: Path) -> list[Any]:
+    """What two calls at once and one after them get of a server that answers the listing of its tools with an error."""
+    processes = Processes(notes, PAYMENTS_LISTS="no")
+    calls = [
+        await refund(processes.server, "first"),
+        *await asyncio.gather(*(refund(processes.server, one) for one in "ab")),
+    ]
+    found = [*calls, processes.count()["started"]]
+    await processes.server.close()
+    return found
+
+
 async def main(notes: Path) -> None:
     """Prints one JSON object."""
     behaviour = Path(f"{notes}.behaviour")
@@ -120,7 +132,7 @@ async def main(notes: Path) -> None:
     effects = [json.loads(line)["payment_intent"] for line in notes.read_text().splitlines()]
     print(json.dumps({
         "first": first, "meanwhile": meanwhile, "done": done, "after": after, "lost": lost, "again": again, "effects": effects,
-        "given up": await given_up(notes.with_name("given_up")),
+        "given up": await given_up(notes.with_name("given_up")), "lists nothing": await lists_nothing(notes.with_name("none")),
     }))  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def payments_server(do: Callable[..., Any]) -> Any:
     """The SDK's server; `do(tool, headers, **arguments)` is one effect and says what came of it."""
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
+        if os.environ.get("PAYMENTS_LISTS") == "no":
+            raise MCPError(code=types.INTERNAL_ERROR, message="not today")
         return types.ListToolsResult(tools=[
             types.Tool(name=name, description=f"{name}.", output_schema=OUTPUT,
                        input_schema={"type": "object", "properties": properties, "required": REQUIRED.get(name, [])})

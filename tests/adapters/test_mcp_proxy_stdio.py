@@ -21,4 +21,6 @@ def test_a_process_that_is_silent_while_it_acts_is_not_ended_for_others(tmp_path
             "starting": [worked, {"started": 1, "running": 1}], "replaced": [worked, {"started": 2, "running": 1}], "closed": 0,
             "does not start": "unavailable: MCPError -32000",
         },
+        # An error is an answer: the process is neither ended for the next call nor taken for busy.
+        "lists nothing": [worked, worked, worked, 1],
     }  # fmt: skip
