@@ -19,6 +19,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
+from sentinel.integrations.langchain_failures import Raised, has_failed, noticing
 from sentinel.integrations.mcp_errors import is_mcp_error
 from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
@@ -40,7 +41,8 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
         """Guard one tool call in a synchronous graph."""
         while True:
-            attempted = unfit(self._guard, request) or self._guard.attempt(*_tried(request, handler))
+            with noticing() as raised:
+                attempted = unfit(self._guard, request) or self._guard.attempt(*_tried(request, handler, raised))
             if isinstance(attempted, Ran):
                 return attempted.result
             if not self._waits(request, attempted.error):
@@ -51,7 +53,9 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
     ) -> Result:
         """Guard one tool call in an asynchronous graph."""
         while True:
-            attempted = unfit(self._guard, request) or await self._guard.attempt_async(*_tried(request, handler))
+            with noticing() as raised:
+                tried = _tried(request, handler, raised)
+                attempted = unfit(self._guard, request) or await self._guard.attempt_async(*tried)
             if isinstance(attempted, Ran):
                 return attempted.result
             if not self._waits(request, attempted.error):
@@ -76,41 +80,18 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
         return True
 
 
-def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any], raised: Raised) -> Any:
     """Return the arguments of `ToolGuard.attempt` for this call."""
     call, running = request.tool_call, getattr(request.runtime, "execution_info", None)
     names = CallNames(call["id"], getattr(running, "thread_id", None))
     run = lambda given: handler(request.override(tool_call={**call, "args": given}))  # noqa: E731
-    return call["name"], call["args"], run, partial(_is_error, call["id"]), names, is_mcp_error
+    return call["name"], call["args"], run, partial(has_failed, raised, call["id"]), names, is_mcp_error
 
 
 def _is_resumed(request: ToolCallRequest) -> bool:
     """Whether the request's task was resumed: read from where `interrupt` gets its value, as LangGraph tells it nowhere else."""
     pad = request.runtime.config["configurable"].get("__pregel_scratchpad")
     return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)
-
-
-def _is_error(call_id: str | None, result: Any) -> bool:
-    """Whether the tool's answer to this call (a message, a list, or commands with messages in their updates) says that it failed."""
-    if isinstance(result, ToolMessage):
-        return result.status == "error"
-    return any(
-        _part(one, "status") == "error" and _part(one, "tool_call_id") == call_id
-        for answer in (result if isinstance(result, list) else [result])
-        for one in _messages(answer)
-    )
-
-
-def _messages(answer: Any) -> list[Any]:
-    """Return the parts of an answer that may be messages; of a command, those of every list in its update, since any key may hold messages."""
-    update = answer.update if isinstance(answer, Command) else answer
-    found = update.values() if isinstance(update, dict) else [update]
-    return [one for value in found for one in (value if isinstance(value, list) else [value])]
-
-
-def _part(message: Any, name: str) -> Any:
-    found = vars(message) if isinstance(message, ToolMessage) else message
-    return found.get(name) if isinstance(found, dict) else None  # anything else is no message
 
 
 def _refused(call: Any, error: ClientError) -> ToolMessage:

@@ -103,6 +103,18 @@ def refund_of(kind: str, shop: Shop) -> Any:
     return strict_refund
 
 
+def _bare_graph(tools: list[Any], said: AIMessage, middleware: SentinelMiddleware) -> Any:
+    """A graph of a model and a node of tools that makes a message of whatever a tool raises."""
+    from langgraph.graph import MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", lambda state: {"messages": [said]})
+    wrapped: Any = {"wrap_tool_call": middleware.wrap_tool_call, "awrap_tool_call": middleware.awrap_tool_call}
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=True, **wrapped))
+    return graph.set_entry_point("model").add_edge("model", "tools").compile()
+
+
 class LangChain(Driver):
     """One agent per command."""
 
@@ -132,6 +144,8 @@ class LangChain(Driver):
             tools = [*tools[1:], *([refund_of(kind, self.shop)] if kind != "none" else [])]
 
         def agent(checkpointer: Any) -> Any:
+            if command.get("handled"):
+                return _bare_graph(tools, said[0], middleware[0])
             return create_agent(Model(messages=iter(said)), tools, middleware=middleware, checkpointer=checkpointer)
 
         def to_send(state: Any) -> Any:
@@ -142,6 +156,8 @@ class LangChain(Driver):
             return Command(resume={one.id: given for one in state.interrupts})
 
         async def run_async() -> Any:
+            if command.get("handled"):
+                return await agent(None).ainvoke(given)
             async with AsyncExitStack() as stack:
                 checkpointer: Any = MEMORY
                 if command.get("database"):
@@ -156,6 +172,8 @@ class LangChain(Driver):
 
         if command["form"] == "async":
             return self._turn(asyncio.run(run_async()))
+        if command.get("handled"):
+            return self._turn(agent(None).invoke(given))
         with ExitStack() as stack:
             checkpointer: Any = MEMORY
             if command.get("database"):

@@ -23,10 +23,18 @@ def test_a_tool_that_answers_its_failure_is_in_doubt(agent: Agent, answer: str) 
 
 
 @langchain
-def test_a_tool_whose_mcp_server_does_not_answer_is_not_reported(agent: Agent) -> None:
-    found = agent.begin(agent.refund(), refund="unanswered")
-    assert len(found["calls"]) == 1
+@pytest.mark.parametrize("handled", [False, True], ids=["raised", "made a message by the graph"])
+def test_a_tool_whose_mcp_server_does_not_answer_is_not_reported(agent: Agent, handled: bool) -> None:
+    found = agent.begin(agent.refund(), refund="unanswered", handled=handled)
+    assert len(found["calls"]) == 1 and ("Timed out while waiting" in messages_of(found)) is handled
     assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "started", None)]
+
+
+@langchain
+def test_a_failure_that_the_graph_makes_a_message_of_is_in_doubt(agent: Agent) -> None:
+    found = agent.begin(agent.refund(), handled=True, shop="raises")
+    assert len(found["calls"]) == 1 and messages_of(found)
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "in_doubt", "error")]
 
 
 @langchain

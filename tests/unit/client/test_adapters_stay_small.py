@@ -11,7 +11,7 @@ import pytest
 
 INTEGRATIONS = Path(__file__).resolve().parents[3] / "sentinel" / "integrations"
 FRAMEWORKS = {
-    "langchain.py": ("langchain", "langgraph"), "openai_agents.py": ("agents",), "pydantic_ai.py": ("pydantic_ai",),
+    "langchain.py": ("langchain", "langgraph"), "langchain_failures.py": ("langchain", "langgraph"), "openai_agents.py": ("agents",), "pydantic_ai.py": ("pydantic_ai",),
     "claude_agent_sdk.py": ("claude_agent_sdk",), "claude_code.py": (), "decorator.py": (),
 }  # fmt: skip
 
