@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,6 +25,7 @@ from sentinel.client.transport import (
     HttpResponse,
     RawResponse,
     describe,
+    numeric_addresses,
     parse_response,
     raw_response,
 )
@@ -99,17 +103,57 @@ class AsyncTransport:
         return pool
 
     async def _connect(self) -> _Link:
-        endpoint = self._endpoint
         try:
-            link = await asyncio.open_connection(
-                endpoint.host, endpoint.port, ssl=endpoint.tls, server_hostname=endpoint.host if endpoint.tls else None
-            )
+            link = await _dial(self._endpoint)
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
         if self._closed:  # the client was closed while this connection was made
             _abort(link)
             raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
         return link
+
+
+async def _dial(endpoint: Endpoint) -> _Link:
+    failed: OSError | None = None
+    name = endpoint.host if endpoint.tls else None
+    for *_, address in await _look_up(endpoint.host, endpoint.port):
+        try:
+            return await asyncio.open_connection(address[0], address[1], ssl=endpoint.tls, server_hostname=name)
+        except OSError as error:
+            failed = error
+    raise failed or OSError("the name has no address")
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    """Call `socket.getaddrinfo` in a thread of its own: those of the loop may all be taken, e.g. by an agent's tools, and
+    its end would wait for a look-up that hangs. Raises what it raises."""
+    if (addresses := numeric_addresses(host, port)) is not None:
+        return addresses
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[Any]] = loop.create_future()
+
+    def set_found(addresses: list[Any], failed: Exception | None) -> None:
+        if found.done():  # given up meanwhile
+            return
+        if failed is None:
+            found.set_result(addresses)
+        else:
+            found.set_exception(failed)
+
+    def ask() -> None:
+        addresses, failed = list[Any](), None
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except Exception as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_found, addresses, failed)
+
+    try:
+        threading.Thread(target=ask, daemon=True).start()
+    except RuntimeError:  # no thread can be had, e.g. at the interpreter's end
+        ask()
+    return await found
 
 
 _transports: WeakSet[AsyncTransport] = WeakSet()

@@ -174,12 +174,18 @@ def _limit(link: socket.socket, deadline: float) -> None:
     link.settimeout(max(deadline - time.monotonic(), 0.001))
 
 
-def look_up(host: str, port: int, deadline: float) -> list[Any]:
-    """Call `socket.getaddrinfo` until `deadline` (monotonic seconds) at most. Raises what it raises, or `TimeoutError`."""
+def numeric_addresses(host: str, port: int) -> list[Any] | None:
+    """Return what `socket.getaddrinfo` returns of an address; None for a name, which has to be looked up."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        pass  # not a numeric address but a name, resolved below
+        return None
+
+
+def look_up(host: str, port: int, deadline: float) -> list[Any]:
+    """Call `socket.getaddrinfo` until `deadline` (monotonic seconds) at most. Raises what it raises, or `TimeoutError`."""
+    if (addresses := numeric_addresses(host, port)) is not None:
+        return addresses
     found: list[Any] = []
     failed: list[Exception] = []
     is_over = threading.Event()

@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -232,6 +233,25 @@ def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority
     client = AsyncClient(authority.url, "key", agent_id="a")
     assert [on_a_loop(client.heartbeat()) for _ in range(2)] == ["OK", "OK"]
     assert len(client._transport._pools) == 1, "what an ended loop had is forgotten"
+
+
+def test_a_name_is_looked_up_while_all_of_the_loops_threads_are_taken(authority: FakeAuthority) -> None:
+    """The finding: while an agent's tools held the loop's threads, what came of another one could not be reported in time."""
+
+    async def use() -> str:
+        go_on = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        tool = loop.run_in_executor(None, lambda: go_on.wait(60))
+        try:
+            url = authority.url.replace("127.0.0.1", "localhost")
+            async with AsyncClient(url, "key", agent_id="a", timeout_seconds=5.0) as client:
+                return await client.heartbeat()
+        finally:
+            go_on.set()
+            await tool
+
+    assert "127.0.0.1" in authority.url and on_a_loop(use()) == "OK"
 
 
 def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:
