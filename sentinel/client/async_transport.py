@@ -34,6 +34,13 @@ T = TypeVar("T")
 _Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+class _Attempt:
+    """One request, and whether it may have been sent."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request, self.is_sent = request, False
+
+
 class AsyncTransport:
     """Exchanges with one base address; keeps up to `pool_size` idle connections for each loop."""
 
@@ -46,11 +53,13 @@ class AsyncTransport:
 
     async def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request and return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
-        request = self._endpoint.request(method, path, body)
+        attempt = _Attempt(self._endpoint.request(method, path, body))
         try:
-            return await _within(max(deadline - time.monotonic(), 0.001), self._exchange(request))
+            return await _within(max(deadline - time.monotonic(), 0.001), self._exchange(attempt))
         except asyncio.TimeoutError as error:  # noqa: UP041 - another class than TimeoutError on Python 3.10
-            raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time") from error
+            late = Unreachable(NoAnswerKind.TIMEOUT, f"no {'answer' if attempt.is_sent else 'connection'} in time")
+            late.may_have_arrived = attempt.is_sent
+            raise late from error
 
     async def close(self) -> None:
         """Close this loop's idle connections; the transport is not used afterwards."""
@@ -63,7 +72,7 @@ class AsyncTransport:
         """Remove and return the idle connections of every loop."""
         return [link for pool in self._pools.values() for link in pool.take_all()]
 
-    async def _exchange(self, request: bytes) -> RawResponse:
+    async def _exchange(self, attempt: _Attempt) -> RawResponse:
         was_sent = False
         while True:
             if self._closed:
@@ -75,8 +84,9 @@ class AsyncTransport:
             except Unreachable as error:
                 error.may_have_arrived |= was_sent
                 raise
+            attempt.is_sent = True
             try:
-                response = await _send_and_receive(link, request)
+                response = await _send_and_receive(link, attempt.request)
             except OSError as error:
                 _abort(link)
                 if kept is None:

@@ -235,6 +235,18 @@ def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority
     assert len(client._transport._pools) == 1, "what an ended loop had is forgotten"
 
 
+def test_who_got_no_connection_in_time_has_sent_nothing(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*args: Any, **options: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", never)
+    with pytest.raises(Unreachable) as late:
+        with_client(authority, ask, timeout_seconds=0.1)
+    assert (late.value.kind, late.value.may_have_arrived) == (NoAnswerKind.TIMEOUT, False)
+
+
 def test_a_name_is_looked_up_while_all_of_the_loops_threads_are_taken(authority: FakeAuthority) -> None:
     """The finding: while an agent's tools held the loop's threads, what came of another one could not be reported in time."""
 
