@@ -78,7 +78,7 @@ def _denied(error: ClientError) -> tuple[str, str]:
     if isinstance(error, StartedTooLate):
         return "started_too_late", "the start was confirmed too late to make the call"
     if isinstance(error, KeyConflict):
-        return "idempotency_key_reused", "the same idempotency key was used before with other arguments"
+        return "idempotency_key_reused", "the same idempotency key was used before with other arguments or facts"
     if isinstance(error, Rejected):
         return error.code, "the authority refused the request"
     return "authority_unreachable", "the authority gave no answer"

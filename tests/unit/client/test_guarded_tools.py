@@ -388,6 +388,18 @@ def test_facts_that_cannot_be_read_are_no_refusal_for_good_and_stop_no_unguarded
     assert isinstance(attempt_either_way(kind, looking, "note", ran), Ran) and ran == [{"order": "o"}]
 
 
+def test_a_call_whose_facts_changed_is_told_that_it_may_be_the_facts(
+    guard: ToolGuard, authority: FakeAuthority
+) -> None:
+    """The finding: the model was told of other arguments, though it had made the same call again."""
+    for account, ran in (("one", True), ("other", False)):
+        looking = ToolGuard(WITH_FACTS, guard.client, facts={"account": account})
+        attempted = attempt_either_way("threads", looking, "pay", [])
+        assert isinstance(attempted, Ran) is ran
+    assert isinstance(attempted, Refused)
+    assert "before with other arguments or facts [idempotency_key_reused]" in refusal_message(attempted.error)
+
+
 @pytest.mark.parametrize("kind", ["threads", "loop"])
 @pytest.mark.parametrize("when", ["permitted before", "asked under it", "at the start"])
 def test_a_halt_over_what_was_permitted_is_no_refusal_for_good(
