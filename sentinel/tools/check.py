@@ -58,8 +58,10 @@ def _check_action(source: Source, action: ActionMapping, table: Table, library: 
     for path, origin in action.params.items():
         reads = origin.value.reads | origin.currency.reads if isinstance(origin, Amount) else origin.reads
         told = sorted(name for name in reads if name.startswith("args."))
-        if told and path in vouched:
-            raise _told_by_model(source, table, path, told[0], str(vouched[path].vouched_by), policy.policy.policy_id)
+        # Money may also be written by its members, e.g. `order.paid.value`: they are the fact too.
+        facts = [fact for place, fact in vouched.items() if path[: len(place)] == place]
+        if told and facts:
+            raise _told_by_model(source, table, path, told[0], str(facts[0].vouched_by), policy.policy.policy_id)
 
 
 def _told_by_model(

@@ -48,6 +48,8 @@ tools:
     tool: look
     unguarded: It only reads.
 """
+SMALL = "channel: facts.channel"
+"""A param of the sample, beside which others are put."""
 ARGUMENTS = {"charge": "ch_1", "amount": 1250, "currency": "usd"}
 LIBRARY = PolicyLibrary.load(policies_dir())
 
@@ -380,12 +382,15 @@ def in_folder(
         ("account_ref: facts.account", "account_ref: args.charge", "the worker must vouch for it"),
         ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "the worker must vouch for it"),
         ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
+        (SMALL, f"{SMALL}\n      order.paid: {{minor: args.amount, currency: args.currency}}", "the worker must vouch for it"),
+        (SMALL, f"{SMALL}\n      order.paid.value: string(args.amount)\n      order.paid.currency: '\"USD\"'", "the worker must vouch for it"),
     ],
 )  # fmt: skip
 def test_a_risk_fact_of_the_models_and_an_uncovered_action_are_faults(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
-    (fault,) = check_tools(in_folder(tmp_path, TABLE.replace(old, new, 1)), LIBRARY)
+    table = TABLE.replace("refund.create", "refund.small.coupon", 1) if old == SMALL else TABLE
+    (fault,) = check_tools(in_folder(tmp_path, table.replace(old, new, 1)), LIBRARY)
     assert says in str(fault) and fault.rule == "shop/refund" and fault.line > 1
 
 
