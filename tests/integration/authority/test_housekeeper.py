@@ -10,13 +10,14 @@ import psycopg
 import pytest
 
 from sentinel.authority import housekeeping
+from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import Housekeeper, sequence_events
 from sentinel.authority.metrics import FIGURES, read_figures
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.ids import first_id_at
 from tests.conftest import at
 from tests.support.fixtures import Fixtures, guard_body
-from tests.support.harness import let_permits_expire
+from tests.support.harness import actor, let_permits_expire
 from tests.support.ledger_fixtures import wait_until
 
 HELD = "select count(*) from sentinel.reservations where state = 'held'"
@@ -158,6 +159,21 @@ def test_what_was_restored_is_gone_through_in_portions(fixtures: Fixtures, befor
     found = fixtures.one(POSITIONS, fixtures.tenant_id)
     restored = fixtures.one("select array_agg(event_id order by transaction_id) from sentinel.event_rows where kind = 'drill'")  # fmt: skip
     assert [*map(str, found)] == [*map(str, placed), early, *map(str, restored), late]
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("before", ["select", IN_A_RESTORE_BEFORE], ids=["a dump", "a dump while a restore was placed"])
+def test_the_doctor_finds_nothing_in_what_is_recorded_before_a_restored_feed_goes_on(
+    fixtures: Fixtures, before: str
+) -> None:
+    """The runbook sets a halt and runs the doctor before the authority runs, whose housekeeping gives the positions."""
+    fixtures.guard(guard_body(value=10))
+    fixtures.run_housekeeping()
+    fixtures.admin.execute("update sentinel.sequencer set transaction_id = '9000000000'")
+    fixtures.admin.execute(before.encode())
+    set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="tenant", target="", reason="restored")
+    assert fixtures.broken_invariants() == []
+    fixtures.run_housekeeping()
     assert fixtures.broken_invariants() == []
 
 
