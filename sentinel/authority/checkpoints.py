@@ -162,6 +162,8 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._newest: dict[uuid.UUID, Checkpoint] = {}
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that was read up to `_read_to`."""
         self._read_to = 0
         self._unread: dict[uuid.UUID, array[int]] = {}
         """Offsets of lines that other processes wrote, by tenant, until the tenant's newest line is needed."""
@@ -239,9 +241,10 @@ class CheckpointFile:
 
         `until` is a time of the monotonic clock.
         """
-        if os.fstat(file.fileno()).st_size < self._read_to:
+        found = os.fstat(file.fileno())
+        if (found.st_dev, found.st_ino) != self._file or found.st_size < self._read_to:
             # The file was moved away or truncated: a new file begins with the first event again.
-            self._read_to, self._newest, self._unread = 0, {}, {}
+            self._file, self._read_to, self._newest, self._unread = (found.st_dev, found.st_ino), 0, {}, {}
         for tenant_id, offset, end in lines_of(file, self._read_to):
             self._read_to = end
             if tenant_id is not None:

@@ -24,7 +24,7 @@ def command(file: Path, as_json: bool) -> None:
     """Append a checkpoint of the new events, as the authority does each minute where a file is configured.
 
     Meant for a timer on a machine that the database's administrators have no access to; `sentinel doctor --checkpoint
-    FILE` compares there. Exit 1 when the evidence is no longer what the file says; nothing is written then.
+    FILE` compares there. Exit 1 when a tenant's evidence is no longer what the file says; nothing of it is written then.
     """
     with open_pool() as pool:
         try:

@@ -348,6 +348,21 @@ def test_a_line_cut_off_stays_apart_from_the_next_one_also_where_the_database_wa
     assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
 
 
+def test_a_file_that_another_process_began_anew_is_read_from_its_beginning(honest: Honest) -> None:
+    """It was moved aside, and has grown past the length of the old one before this process looks at it again."""
+    fixtures, pool = honest.fixtures, honest.fixtures.authority.pool
+    here, another = CheckpointFile(honest.file), CheckpointFile(honest.file)
+    assert (here.append(pool), another.append(pool)) == ([], [])
+    honest.file.rename(honest.file.with_suffix(".aside"))
+    for file in (another, here):
+        fixtures.guard(value=1)
+        fixtures.run_housekeeping()
+        assert file.append(pool)
+    assert honest.file.stat().st_size > honest.file.with_suffix(".aside").stat().st_size
+    compared = compare_checkpoints(fixtures.admin, honest.file)
+    assert (compared.differences, compared.covered) == ((), fixtures.one("select count(*) from sentinel.feed"))
+
+
 def test_of_a_file_that_has_grown_each_tenants_newest_line_alone_is_read_with_its_events(
     honest: Honest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
