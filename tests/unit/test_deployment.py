@@ -718,3 +718,11 @@ def test_alerts_ask_for_figures_that_the_programs_give() -> None:
     for rule in RULES:
         asked = re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", rule["expr"])
         assert asked and {name.removesuffix("_total") for name in asked} <= given, rule["alert"]
+
+
+def test_alerts_name_only_commands_that_are_there() -> None:
+    told = [name for rule in RULES for name in re.findall("`([^`]+)`", rule["annotations"]["description"])]
+    commands = [name for name in told if not name.startswith("/") and name != "_database_up"]
+    assert len(commands) > 4
+    for command in commands:
+        find_command(shlex.split(command))
