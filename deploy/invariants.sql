@@ -490,22 +490,32 @@ where f.state = 'done' and not f.best_effort and l.status in ('EXECUTED', 'DENIE
 select format('effect %s of ledger entry %s', f.effect_number, f.ledger_entry_id) from refunds.effects f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
 where f.operation_reference is distinct from l.start_id;
 
--- flips_in_evidence: a switch has the state of its last recorded change
-select 'switch ' || s.name from sentinel.switches s where not exists (
-  select from sentinel.events e where e.tenant_id = s.tenant_id and e.occurred_at = s.changed_at
-    and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
-    and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);
-
--- halts_in_evidence: every recorded halt is in force, or its lift is recorded
+-- flips_in_evidence: a switch has the state and the share of accounts of its last recorded change
 with said as materialized (
-  select tenant_id, kind, body::jsonb ->> 'halt_id' as halt_id from sentinel.events
+  select tenant_id, event_id, kind, occurred_at, body::jsonb ->> 'switch' as name, (body::jsonb ->> 'canary_percent')::integer as percent
+  from sentinel.events where kind not in ('decision', 'start', 'outcome') and kind in ('switch_on', 'switch_off')
+), last as (
+  select distinct on (tenant_id, name) tenant_id, name, kind, percent from said order by tenant_id, name, occurred_at desc, event_id desc
+)
+select 'switch ' || name from sentinel.switches s full join last l using (tenant_id, name)
+where (s.is_on, s.canary_percent) is distinct from
+    (l.kind = 'switch_on', case l.kind when 'switch_on' then coalesce(l.percent, s.canary_percent) else 0 end)
+  or not exists (select from said e where e.tenant_id = s.tenant_id and e.name = s.name and e.occurred_at = s.changed_at
+                   and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end);
+
+-- halts_in_evidence: every recorded halt is in force as it was set, or its lift is recorded
+with said as materialized (
+  select tenant_id, kind, body::jsonb ->> 'halt_id' as halt_id, body::jsonb ->> 'scope' as scope, body::jsonb ->> 'target' as target,
+         body::jsonb ->> 'level' as level
+  from sentinel.events
   where kind not in ('decision', 'start', 'outcome') and kind in ('halt_set', 'halt_lifted')
 )
 select 'halt ' || e.halt_id from said e
 where e.kind = 'halt_set' and not exists (select from sentinel.halts h where h.halt_id::text = e.halt_id and h.tenant_id = e.tenant_id)
 union all
 select 'halt ' || h.halt_id from sentinel.halts h
-where not exists (select from said e where e.kind = 'halt_set' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
+left join said s on s.kind = 'halt_set' and s.halt_id = h.halt_id::text and s.tenant_id = h.tenant_id
+where s.halt_id is null or (coalesce(s.scope, h.scope), coalesce(s.target, h.target), coalesce(s.level, h.level)) <> (h.scope, h.target, h.level)
   or h.lifted_at is not null and not exists (
     select from said e where e.kind = 'halt_lifted' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
   -- A pause that was replaced by a kill was not lifted.
@@ -523,12 +533,54 @@ select 'operator ' || g.operator_id from given g
 left join sentinel.operators o on o.tenant_id = g.tenant_id and o.operator_id::text = g.operator_id
 where o.role is distinct from g.role;
 
--- keys_in_evidence: an agent's key has the scopes and the agent that its events give
+-- deactivations_in_evidence: an operator who was deactivated, and not reactivated since, is not active
+with said as materialized (
+  -- Earlier versions named the events shut_out and let_in.
+  select distinct on (tenant_id, body::jsonb ->> 'operator_id') tenant_id, body::jsonb ->> 'operator_id' as operator_id, kind
+  from sentinel.events
+  where kind not in ('decision', 'start', 'outcome')
+    and kind in ('operator_deactivated', 'operator_shut_out', 'operator_reactivated', 'operator_let_in')
+  order by tenant_id, body::jsonb ->> 'operator_id', occurred_at desc, event_id desc
+)
+select 'operator ' || o.operator_id from sentinel.operators o join said e on e.tenant_id = o.tenant_id and e.operator_id = o.operator_id::text
+where o.active and e.kind in ('operator_deactivated', 'operator_shut_out');
+
+-- keys_in_evidence: an agent's key has the scopes and the agent that its events give, and ends when they say, or earlier
+with said as materialized (
+  select tenant_id, kind, body::jsonb ->> 'key_id' as key_id, body::jsonb as fields from sentinel.events
+  where kind not in ('decision', 'start', 'outcome') and kind in ('key_created', 'key_rotated', 'key_revoked')
+), ended as (
+  select tenant_id, key_id, min(ends_at) as ends_at from (
+    select tenant_id, key_id, (fields ->> 'expires_at')::timestamptz as ends_at from said where kind <> 'key_revoked'
+    union all
+    select tenant_id, fields ->> 'old_key_id', (fields ->> 'old_expires_at')::timestamptz from said where kind = 'key_rotated') as ends
+  group by 1, 2
+)
 select 'key ' || k.key_id from sentinel.agent_keys k
-join sentinel.events e on e.tenant_id = k.tenant_id and e.kind not in ('decision', 'start', 'outcome') and e.kind in ('key_created', 'key_rotated')
-  and case when e.kind in ('key_created', 'key_rotated') then e.body::jsonb ->> 'key_id' end = k.key_id::text
-where (e.body::jsonb ->> 'agent_id') is distinct from k.agent_id or (e.body::jsonb -> 'scopes') is distinct from to_jsonb(k.scopes)
-  or (e.body::jsonb ->> 'owner_operator_id') is distinct from k.owner_operator_id::text;
+left join said e on e.tenant_id = k.tenant_id and e.key_id = k.key_id::text and e.kind <> 'key_revoked'
+left join ended n on n.tenant_id = k.tenant_id and n.key_id = k.key_id::text
+where e.key_id is null
+  or (e.fields ->> 'agent_id') is distinct from k.agent_id or (e.fields -> 'scopes') is distinct from to_jsonb(k.scopes)
+  or (e.fields ->> 'owner_operator_id') is distinct from k.owner_operator_id::text
+  or coalesce(k.expires_at, 'infinity') > coalesce(n.ends_at, 'infinity')
+  or k.revoked_at is null and exists (
+    select from said r where r.tenant_id = k.tenant_id and r.key_id = k.key_id::text and r.kind = 'key_revoked');
+
+-- webhooks_in_evidence: a webhook has the address and the types with which it was added, and is disabled where the events say so last
+with said as materialized (
+  select tenant_id, event_id, kind, occurred_at, body::jsonb ->> 'endpoint_id' as endpoint_id, body::jsonb ->> 'url' as url,
+         body::jsonb -> 'event_types' as event_types
+  from sentinel.events
+  where kind not in ('decision', 'start', 'outcome') and kind in ('webhook_added', 'webhook_disabled', 'webhook_enabled')
+)
+select 'webhook ' || w.endpoint_id from sentinel.event_endpoints w
+where w.kind = 'webhook' and (
+  not exists (
+    select from said e where e.tenant_id = w.tenant_id and e.endpoint_id = w.endpoint_id::text and e.kind = 'webhook_added'
+      and e.url = w.url and e.event_types = to_jsonb(w.event_types))
+  or w.disabled_at is null and 'webhook_disabled' = (
+    select e.kind from said e where e.tenant_id = w.tenant_id and e.endpoint_id = w.endpoint_id::text
+    order by e.occurred_at desc, e.event_id desc limit 1));
 
 -- wrong_execution_found: reconciliation has found no wrong execution in the last 30 days (`worker reconcile` says which)
 select format('execution %s: %s', execution_id, finding) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';

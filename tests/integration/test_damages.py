@@ -19,6 +19,7 @@ from psycopg import sql
 from sentinel.authority.checkpointer import DIFFERENCES_KEPT, Checkpointer, compare_checkpoints
 from sentinel.authority.checkpoints import Checkpoint, CheckpointBroken, CheckpointEntry, CheckpointFile, read_line
 from sentinel.authority.halts import set_halt
+from sentinel.authority.keys import issue_key, revoke_key, rotate_key
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import EngineUnavailable
@@ -64,11 +65,37 @@ class Honest:
         self.added = fixtures.one(
             "select a.id from (select gen_random_uuid() as id) a where sentinel.add_operator(%s, a.id, 'added@x.example', 'x', 'approver',"
             " false, null, 'the machine', gen_random_uuid()) = 'added'", fixtures.tenant_id)  # fmt: skip
+        self.deactivated = fixtures.one(
+            "select a.id from (select gen_random_uuid() as id) a where sentinel.add_operator(%s, a.id, 'gone@x.example', 'x', 'admin',"
+            " false, null, 'the machine', gen_random_uuid()) = 'added'", fixtures.tenant_id)  # fmt: skip
+        fixtures.one(
+            "select sentinel.change_operator(%s, %s, 'deactivated', null, null, null, 'the machine', gen_random_uuid())",
+            fixtures.tenant_id, self.deactivated,
+        )  # fmt: skip
+        self._issue_keys()
+        fixtures.one(
+            "select sentinel.turn_switch_on(%s, 'retail.quality', null, null, 5, 10, 'the machine', 'a tenth at most', gen_random_uuid())",
+            fixtures.tenant_id,
+        )  # fmt: skip
+        fixtures.one(
+            "select sentinel.add_endpoint(%s, jsonb_build_object('endpoint_id', gen_random_uuid(), 'url', 'https://siem.example',"
+            " 'event_types', array['halt']), 'the machine', gen_random_uuid())", fixtures.tenant_id)  # fmt: skip
+        fixtures.one(
+            "select sentinel.disable_gone_endpoint(tenant_id, endpoint_id, gen_random_uuid()) from sentinel.event_endpoints"
+        )
         set_halt(
             fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target="nobody", reason="the newest event"
         )
         fixtures.run_housekeeping()
         self.names = self._names(live["idempotency_key"], started["idempotency_key"], denied["idempotency_key"])
+
+    def _issue_keys(self) -> None:
+        """A key that is revoked, and one that runs out because it was rotated."""
+        pool, tenant = self.fixtures.console_pool, self.fixtures.tenant_id
+        self.revoked, old = (issue_key(pool, tenant, agent_id="an-agent").key_id for _ in range(2))
+        revoke_key(pool, tenant, self.revoked)
+        rotate_key(pool, tenant, old, expires_days=30)
+        self.rotated = old
 
     def _names(self, live: str, started: str, denied: str) -> dict[str, Any]:
         one = self.fixtures.one
@@ -76,6 +103,9 @@ class Honest:
         paid = one("select operation_id from refunds.executions where ledger_entry_id = 'paid'")
         return {
             "tenant": self.fixtures.tenant_id, "viewer": self.fixtures.operators["viewer"], "admin": self.fixtures.operators["admin"], "added": self.added,
+            "deactivated": self.deactivated, "revoked_key": self.revoked, "rotated_key": self.rotated,
+            "webhook": one("select endpoint_id from sentinel.event_endpoints where kind = 'webhook'"),
+            "halt": one("select halt_id from sentinel.halts where target = 'nobody'"),
             "paid": paid, "paid_event": one("select decision_event_id from sentinel.operation_states where operation_id = %s", paid),
             "execution": one("select execution_id from refunds.executions where ledger_entry_id = 'paid'"),
             "live": one(of.format("operation_id"), live), "live_permit": one(of.format("permit_id"), live),
@@ -210,7 +240,7 @@ def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        for table in ("operation_rows", "operation_states", "event_rows", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes", "halts"):  # fmt: skip
+        for table in ("operation_rows", "operation_states", "event_rows", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes", "halts", "switches", "agent_keys", "event_endpoints"):  # fmt: skip
             honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
         verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []

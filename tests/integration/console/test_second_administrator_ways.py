@@ -139,7 +139,7 @@ def test_every_command_asks_unless_it_has_the_owners_login(two: Two) -> None:
         "say whether it gives power"
     )
     endpoint, _ = webhook_with_dead_letter(fixtures)
-    two.arranged = {"dead_letter_not_passed"}
+    two.arranged = {"dead_letter_not_passed", "webhooks_in_evidence"}
     about = {"key_id": str(two.key_id), "endpoint_id": endpoint}
     # No other command can: it has no more than the console's role, or an authority's, for its own rows (below).
     for words, rest in GIVES.items():
