@@ -24,6 +24,7 @@ from sentinel.authority.approval_details import LimitUsage, limit_usage
 from sentinel.authority.keys import is_workers
 from sentinel.authority.operations import DecidedOperation, find_decided
 from sentinel.authority.policies import digests_in_force, policy_text
+from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest
 from sentinel.core.errors import EngineUnavailable
 from sentinel.core.operation import Operation
@@ -197,8 +198,17 @@ class PolicyInspector:
         return policy
 
     def actions_of(self, pool: Pool, policy_digest: str) -> frozenset[str]:
-        """Return the actions (names or patterns) of the policy with that digest; empty if there is no such policy."""
-        policy = None if policy_digest == NO_POLICY_DIGEST else self.policy_of(pool, policy_digest)
+        """Return the actions (names or patterns) of the policy with that digest; empty if there is no such policy.
+
+        Read from the stored text, also where this version cannot compile it: a proof is published under the same name
+        of its action for good.
+        """
+        if policy_digest == NO_POLICY_DIGEST:
+            return frozenset()
+        text = policy_text(pool, policy_digest)
+        if text is not None:
+            return frozenset(json.loads(text)["actions"]) if sha256_hex(text) == policy_digest else frozenset()
+        policy = self._on_disk(policy_digest)
         return frozenset(policy.policy.actions) if policy is not None else frozenset()
 
     def _on_disk(self, policy_digest: str) -> CompiledPolicy | None:

@@ -19,14 +19,17 @@ from ops_console.identity import needs_operator
 from sentinel.authority import public_ids
 from sentinel.authority.engine import Caller
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
+from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.public_ids import index_public_ids, load_public_id_generators
 from sentinel.cli import proof as proof_commands
 from sentinel.cli import public_ids as public_id_commands
+from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id
 from sentinel.core.publication import EVENT_FIELDS, PACK_FIELDS, DecisionRecord, Publisher
+from sentinel.platform.resources import policies_dir
 from sentinel.store.ids import new_id, proof_id_of
 from tests.integration.console.test_public_leaks import found_in
 from tests.support.asgi_client import InProcessApp
@@ -426,6 +429,22 @@ def test_a_proof_with_true_in_the_place_of_one_is_not_what_is_recorded(fixtures:
             told = json.loads(done.output)
             assert (done.exit_code, told["holds"]) == (1, False)
             assert (told["is_recorded"], told["is_published"], told["intact"]) == (False, False, intact)
+
+
+def test_an_action_keeps_its_public_name_where_this_version_cannot_compile_the_policy_that_decided(
+    fixtures: Any,
+) -> None:
+    """An upgrade must not give a proof that was published before it another action, and with it another hash."""
+    (policy,) = (one for one in fixtures.authority.policies.library.policies if "refund.create" in one.policy.actions)
+    text = canonical_json(policy.policy.document()).replace('"when":"', '"when":"a condition of another version: ', 1)
+    digest = sha256_hex(text)
+    fixtures.sql(
+        "insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical) values (%s, %s, 'v0', %s)",
+        digest, policy.policy.policy_id, text,
+    )  # fmt: skip
+    inspector = PolicyInspector(policies_dir())
+    assert inspector.policy_of(fixtures.pool, digest) is None
+    assert inspector.actions_of(fixtures.pool, digest) == set(policy.policy.actions)
 
 
 def test_a_record_that_was_changed_is_told_by_the_comparison(fixtures: Any, tmp_path: Any) -> None:
