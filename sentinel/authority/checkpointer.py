@@ -49,6 +49,8 @@ class Checkpointer:
         self._count_failure = count_failure
         self._due = 0.0
         self._failing = ""
+        self._is_broken = False
+        """Whether a tenant's log differed since each of them last had its turn."""
 
     def round(self, pool: Pool) -> None:
         """Write checkpoints if they are due, for about ROUND_SECONDS; call it often. Raises `EngineUnavailable`."""
@@ -57,15 +59,22 @@ class Checkpointer:
             return
         self._due = now + self._every
         try:
-            for written in self._file.append(pool, seconds=ROUND_SECONDS):
-                log.info("checkpoint", size=written.head.size, root=written.root)
-            if self._file.is_behind:
-                self._due = now
-            self._failing = ""
-        except CheckpointBroken as error:
-            self._log_fault(error.detail)
+            written, broken = self._file.append_some(pool, seconds=ROUND_SECONDS)
         except OSError as error:
             self._log_fault(f"the checkpoint file cannot be written: {error.strerror}")
+            return
+        for one in written:
+            log.info("checkpoint", size=one.head.size, root=one.root)
+        if broken is not None:
+            self._log_fault(broken.detail)
+            self._is_broken = True
+        if self._file.is_behind:
+            self._due = now
+            return
+        # Each tenant had its turn.
+        if not self._is_broken:
+            self._failing = ""
+        self._is_broken = False
 
     def _log_fault(self, fault: str) -> None:
         self._count_failure()

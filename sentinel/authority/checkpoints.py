@@ -185,24 +185,31 @@ class CheckpointFile:
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
     def append(self, pool: Pool, *, seconds: float = math.inf) -> list[Checkpoint]:
+        """`append_some`, but raises `CheckpointBroken` where that returns one; the checkpoints are written by then."""
+        written, broken = self.append_some(pool, seconds=seconds)
+        if broken is not None:
+            raise broken
+        return written
+
+    def append_some(self, pool: Pool, *, seconds: float) -> tuple[list[Checkpoint], CheckpointBroken | None]:
         """Append checkpoints of each tenant's new events, sync the file, and return the checkpoints written.
 
         Writes nothing while another process writes. Ends after `seconds`, at the next line while reading the file to
         its end, else after the next portion of a tenant's events. The next call continues there, and tenants take
-        turns, so that none waits for all events of another. Raises `CheckpointBroken` if the newest checkpointed event
-        of a tenant is no longer at its position or its feed has a gap, after the others' checkpoints are written;
-        `EngineUnavailable`; and OSError for the file.
+        turns, so that none waits for all events of another. Also returns the first `CheckpointBroken`: the newest
+        checkpointed event of a tenant is no longer at its position, or its feed has a gap; this holds back no other
+        tenant. Raises `EngineUnavailable`, and OSError for the file.
         """
         broken: CheckpointBroken | None = None
         with os.fdopen(self._open(), "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return []
+                return [], None
             until = time.monotonic() + seconds
             self._at_end = self._catch_up(file, until)
             if not self._at_end:
-                return []
+                return [], None
             whole = _ends_with_a_whole_line(file)
             written, waiting, self._waiting = [], self._waiting or self._tenants(pool), deque()
             while waiting:
@@ -229,9 +236,7 @@ class CheckpointFile:
             os.fsync(file.fileno())
             self._read_to = file.seek(0, os.SEEK_END)
             self._newest |= {one.tenant_id: one for one in written}
-        if broken is not None:
-            raise broken
-        return written
+        return written, broken
 
     def _tenants(self, pool: Pool) -> deque[uuid.UUID]:
         return deque(tenant_id for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()))

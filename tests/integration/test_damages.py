@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
+from sentinel.authority import checkpointer
 from sentinel.authority.checkpointer import DIFFERENCES_KEPT, Checkpointer, compare_checkpoints
 from sentinel.authority.checkpoints import Checkpoint, CheckpointBroken, CheckpointEntry, CheckpointFile, read_line
 from sentinel.authority.halts import set_halt
@@ -457,6 +458,37 @@ def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: H
     assert compare_checkpoints(fixtures.admin, honest.file).differences == (
         f"event {honest.names['newest']} is gone, position {checkpoints_of(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",
     )
+
+
+def test_a_log_that_differs_holds_back_no_other_tenant_that_is_behind(
+    honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one tenant's log differed, the others together got one short round a minute."""
+    monkeypatch.setattr("sentinel.authority.checkpoints.AT_ONCE", 3)
+    monkeypatch.setattr("sentinel.authority.checkpointer.ROUND_SECONDS", 0.0)
+    fixtures, pool = honest.fixtures, honest.fixtures.authority.pool
+    other = add_tenant(fixtures.url, "other-tenant")[0]
+    assert fixtures.tenant_id < other
+    for _ in range(12):
+        fixtures.admin.execute(
+            "select sentinel.append_event(%s, gen_random_uuid(), 'drill', null, null, clock_timestamp(), '{}')", [other]
+        )
+    fixtures.run_housekeeping()
+    head = fixtures.one("select position from sentinel.feed_heads where tenant_id = %s", other)
+    fixtures.admin.execute("set session_replication_role = replica")
+    honest.put(next(one for one in BEYOND if "count set back" in one.name))
+    told: list[str] = []
+    monkeypatch.setattr(checkpointer.log, "error", lambda event, cause: told.append(cause), raising=False)
+    failures: list[int] = []
+    kept = Checkpointer(honest.file, count_failure=lambda: failures.append(1))
+    for _ in range(20):
+        kept.round(pool)
+    assert [one.head.size for one in checkpoints_of(honest.file) if one.tenant_id == other][-1:] == [head]
+    assert failures == [1], "the next minute has not come"
+    kept._due = 0.0
+    for _ in range(20):
+        kept.round(pool)
+    assert (failures, len(told)) == ([1, 1], 1), "counted each minute, logged once"
 
 
 def test_every_trigger_of_the_schemas_is_looked_for(fixtures: Fixtures) -> None:
