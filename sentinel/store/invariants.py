@@ -91,8 +91,15 @@ def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantRe
 
 
 def limit_statements(connection: Any, minutes: float) -> None:
-    """Set the statement timeout of the open transaction, in minutes."""
-    connection.execute(f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms'")
+    """Set the statement timeout of the open transaction, in minutes.
+
+    Between two statements it may rest as long, or `MINUTES`: a long checkpoint file is read meanwhile, for longer than
+    a program's transactions may rest.
+    """
+    connection.execute(
+        f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms';"
+        f" set local idle_in_transaction_session_timeout = '{math.ceil(max(minutes, MINUTES) * 60_000)}ms'"
+    )
 
 
 def check_invariant(connection: Any, one: Invariant) -> InvariantResult:

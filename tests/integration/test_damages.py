@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import tracemalloc
 import uuid
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from sentinel.core.errors import EngineUnavailable
 from sentinel.core.merkle import TreeHead
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.store.database import AUTHORITY, CONSOLE
-from sentinel.store.invariants import Invariant, check_invariant, read_invariants, run_invariants
+from sentinel.store.invariants import Invariant, check_invariant, limit_statements, read_invariants, run_invariants
 from sentinel.store.safety import PROTECTING, safety_faults
 from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
 from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
@@ -441,6 +442,24 @@ def test_a_checkpoint_file_is_compared_in_memory_that_does_not_grow_with_it(fixt
     assert 0 < len(found.differences) <= DIFFERENCES_KEPT
     assert all(text.startswith("event ") and str(gone) in text for text in found.differences)
     assert peak < 4_000_000 < file.stat().st_size, f"{peak} bytes for a file of {file.stat().st_size}"
+
+
+def test_a_long_checkpoint_file_is_read_without_a_statement_for_longer_than_a_program_s_transaction_may_rest(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    """The server ended the session meanwhile, and the doctor said that the database cannot be used."""
+    lines, at_once, file, gone = 300, 1000, tmp_path / "long.jsonl", uuid.uuid4()
+    entries = tuple(CheckpointEntry(uuid.uuid4(), "0" * 16) for _ in range(at_once))
+    with file.open("wb") as written:
+        for line in range(1, lines + 1):
+            written.write(Checkpoint(gone, TreeHead(line * at_once), "", entries).line())
+    with psycopg.connect(fixtures.url, autocommit=True) as connection:
+        connection.execute("set idle_in_transaction_session_timeout = '200ms'")
+        with connection.transaction():
+            limit_statements(connection, 5)
+            began = time.monotonic()
+            assert compare_checkpoints(connection, file).found == lines * at_once
+            print(f"{time.monotonic() - began:.1f} s")
 
 
 def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: Honest, caplog: Any) -> None:
