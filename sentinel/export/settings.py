@@ -54,7 +54,7 @@ class ExportSettings:
     )
     addresses: str = setting(
         "SENTINEL_EXPORT_ADDRESSES",
-        "Which receivers may be called: `public` (https on port 443 or 8443, public addresses), `private` (also http and addresses of private networks, but none of a"
+        "Which receivers may be called: `public` (https on port 443 or 8443, public addresses), `private` (also http and names and addresses of private networks, but none of a"
         " cloud's own services) or `loopback` (this machine alone; demo and tests).",
         "public",
     )
@@ -118,7 +118,7 @@ def _is_host(address: Address) -> bool:
     return is_inside and not closed and not is_cloud_service(address) and (address.is_private or address.is_global)
 
 
-PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host)
+PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host, inside_names=True)
 _TEXTS = ("console_url", "slack_webhook_url", "mail_to", "smtp_host", "smtp_security", "smtp_username", "smtp_password", "smtp_from",
           "decision_log_url", "decision_log_token", "health_host")  # fmt: skip
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ExportSettings)}

@@ -94,6 +94,8 @@ class PublicHttpClient:
     """None allows any port."""
     may_reach: Callable[[Address], bool] = is_public
     look_up: Resolver = look_up
+    inside_names: bool = False
+    """Whether names of a private network may be called, such as `collector` or `siem.internal`; `may_reach` decides where they lead."""
 
     def fault(self, url: str) -> str | None:
         """Why this URL may not be called as it is written, as a code of `FAULTS`; None when its host may be looked up."""
@@ -115,9 +117,9 @@ class PublicHttpClient:
                 return "host"
             return None if self.may_reach(address) else "inside_address"
         labels = host.split(".")
-        if len(labels) < 2 or not all(_LABEL.fullmatch(label) for label in labels):
+        if (len(labels) < 2 and not self.inside_names) or not all(_LABEL.fullmatch(label) for label in labels):
             return "host"
-        return "inside_name" if labels[-1].lower() in _INSIDE_NAMES else None
+        return "inside_name" if labels[-1].lower() in _INSIDE_NAMES and not self.inside_names else None
 
     def exchange(
         self,

@@ -184,6 +184,27 @@ def test_hosts_of_a_private_network_and_of_the_public_one_may_be_called_by_that_
     assert PRIVATE_CLIENT.fault(literal(address)) is None
 
 
+@pytest.mark.parametrize("host", ["collector", "siem.corp", "opa.monitoring.svc.cluster.local", "events.internal"])
+def test_names_of_a_private_network_may_be_called_by_that_setting_where_they_lead_to_its_hosts(
+    host: str, dialled: list[str]
+) -> None:
+    """Services of Kubernetes and compose have no other names."""
+    for address, found in (
+        ("10.1.2.3", NoResponse(FailureKind.NOT_SENT)),
+        ("169.254.169.254", NotAllowed("inside_address")),
+        ("127.0.0.1", NotAllowed("inside_address")),
+    ):
+        led = dataclasses.replace(PRIVATE_CLIENT, look_up=lambda host, port, seconds, at=address: targets([at], port))
+        assert led.exchange("GET", f"http://{host}:8181/logs") == found
+    assert dialled == ["10.1.2.3"]
+    assert PublicHttpClient().fault(f"https://{host}/") in ("host", "inside_name")
+
+
+def test_a_name_that_is_none_may_not_be_called_in_a_private_network_either() -> None:
+    for host in ("-a", "a..b", "a-.internal", ".", "0x7f", "2130706433", "127.1"):
+        assert PRIVATE_CLIENT.fault(f"http://{host}/") == "host", host
+
+
 # Resolve, check, pin
 
 
