@@ -124,8 +124,9 @@ class PublicIdMatch:
 
 
 def load_public_id_generators(pool: Pool, secrets: Sequence[str]) -> list[PublicIdGenerator]:
-    """Return one generator per secret, of which the first makes new ids; without configured secrets, one for the stored secret."""
-    return public_id_generators(secrets or [stored_secret(pool)])
+    """Return one generator per secret, of which the first makes new ids, and one for the stored secret, which made the
+    ids while none was configured."""
+    return public_id_generators([*secrets, stored_secret(pool)])
 
 
 def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *, seconds: float = 2.0) -> bool:

@@ -387,10 +387,10 @@ def test_two_consoles_that_index_at_once_leave_each_id_once(fixtures: Any) -> No
 # Proofs --------------------------------------------------------------------------------------------------------------------
 
 
-def compare(fixtures: Any, file: Any, pack: dict[str, Any]) -> Any:
+def compare(fixtures: Any, file: Any, pack: dict[str, Any], secrets: str | None = None) -> Any:
     """`sentinel proof compare` on a pack."""
     file.write_text(json.dumps(pack))
-    env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": None}
+    env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None, "SENTINEL_PUBLIC_ID_SECRETS": secrets}
     return CliRunner().invoke(proof_commands.group, ["compare", str(file), "--json"], env=env)
 
 
@@ -414,6 +414,21 @@ def test_a_public_proof_verifies_alone_and_against_the_record_and_a_forged_one_d
             done = compare(fixtures, file, {**forged, "hash": pack_hash(forged)})
             assert done.exit_code == 1, name
             assert not json.loads(done.output)["holds"]
+
+
+def test_a_proof_that_was_published_before_a_secret_was_set_is_still_recognised(fixtures: Any, tmp_path: Any) -> None:
+    """Until then the database's own secret made the ids, and nobody can list that one in the setting."""
+    name = json.loads(ask(fixtures).pack)["proof_id"]
+    before, after = (
+        fixtures.app(public_id_secrets=secrets).test_client().get(f"/verify/{name}.json").json
+        for secrets in ((), (OTHER_SECRET,))
+    )
+    assert before["refund_id"] != after["refund_id"]
+    for pack in (before, after):
+        done = compare(fixtures, tmp_path / "pack.json", pack, OTHER_SECRET)
+        assert done.exit_code == 0 and json.loads(done.output)["is_published"], done.output
+    forged = {**before, "refund_id": after["refund_id"]}
+    assert compare(fixtures, tmp_path / "pack.json", {**forged, "hash": pack_hash(forged)}, OTHER_SECRET).exit_code == 1
 
 
 def test_a_proof_with_true_in_the_place_of_one_is_not_what_is_recorded(fixtures: Any, tmp_path: Any) -> None:
