@@ -67,7 +67,7 @@ def explain_operation(pool: Pool, inspector: PolicyInspector, decided: DecidedOp
         hindrance = (
             "no policy covered the action"
             if pack["policy_digest"] == NO_POLICY_DIGEST
-            else "the policy's text is not kept"
+            else "the policy's text is not kept, or this version cannot compile it"
         )
     else:
         rules = explain(policy, facts, moment, requester)

@@ -14,12 +14,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from sentinel.authority import explain
 from sentinel.authority import guard as guarding
 from sentinel.authority.explain import DecisionExplanation, explain_decision
 from sentinel.authority.halts import set_halt
 from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.authority.operations import find_decided
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.cli import decisions as command
+from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import RuleAnswer
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
@@ -214,3 +217,18 @@ def test_the_command_explains_and_fails_where_something_was_changed(fixtures: Fi
     told = run()
     assert told.exit_code == 1
     assert "committed  NO" in told.output
+
+
+def test_a_policy_that_this_version_cannot_compile_is_not_called_one_that_is_gone(fixtures: Fixtures) -> None:
+    found = find_decided(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(fixtures.guard()["operation_id"]))
+    assert found is not None
+    (policy,) = (one for one in fixtures.authority.policies.library.policies if one.digest == found.policy_digest)
+    text = canonical_json(policy.policy.document()).replace('"when":"', '"when":"a condition of another version: ', 1)
+    digest = sha256_hex(text)
+    fixtures.admin.execute(
+        "insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical) values (%s, %s, 'v0', %s)",
+        [digest, policy.policy.policy_id, text],
+    )
+    decided = replace(found, pack=found.pack.replace(found.policy_digest, digest))
+    told = explain.explain_operation(fixtures.console_pool, BOOK, decided)
+    assert told.hindrance == "the policy's text is not kept, or this version cannot compile it"
