@@ -144,6 +144,10 @@ class UndeclaredPooler(DatabaseUnreachable):
         super().__init__(f"a connection pooler is in front of PostgreSQL: set {POOLER}=transaction")
 
 
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
+"""What a write raises on a read-only connection. Another connection may write: this one began while the database was read-only, or
+leads to a replica. So it is closed, and the next use opens another."""
+
 SERVER_PROCESS = "select pg_backend_pid()"
 """Run on each new connection to detect a pooler, which announces another backend pid at start-up than the one that answers."""
 
@@ -256,7 +260,8 @@ class Pool:
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
     none or the server cannot be reached. A statement on it is answered within SILENCE_SECONDS (longer in a
-    `long_transaction`) or raises `DatabaseUnreachable`. A broken connection is discarded and replaced at the next use.
+    `long_transaction`) or raises `DatabaseUnreachable`. A broken connection is discarded and replaced at the next use,
+    and so is one that refused a write because it is read-only.
     Why it is not psycopg_pool: `docs/decisions/0047-own-connection-pool.md`.
     """
 
@@ -294,6 +299,10 @@ class Pool:
             yield held
         except psycopg.OperationalError:
             held = self._discard_if_broken(held)
+            raise
+        except READ_ONLY:
+            if held is not None:
+                held.close()
             raise
         finally:
             if held is not None and (held.closed or self._closed.is_set()):

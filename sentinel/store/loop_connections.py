@@ -32,6 +32,7 @@ from sentinel.store.batch_statement import (
     with_element_types,
 )
 from sentinel.store.database import (
+    READ_ONLY,
     SERVER_PROCESS,
     DatabaseUnreachable,
     behind_pooler,
@@ -84,6 +85,8 @@ class LoopConnections:
             try:
                 return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds), executed)
             except psycopg.Error as error:
+                if isinstance(error, READ_ONLY):
+                    connection.close()
                 if (following := statement.following(error)) is None:
                     attempts.failed(error, is_silent=connection.is_silent)
                 else:

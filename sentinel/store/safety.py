@@ -198,13 +198,12 @@ def database_status(pool: Pool, role: str, *, connections: int = 0) -> DatabaseS
         with connection.transaction():
             revision = current_revision(connection)
             writable = connection.execute(WRITABLE).fetchone() == (True,)
-            if revision is None or not writable:
-                return DatabaseStatus(revision or "", writable)
-            return DatabaseStatus(
-                revision,
-                writable,
-                (*session_faults(connection, role, connections=connections), *safety_faults(connection)),
-            )
+            if revision is not None and writable:
+                faults = (*session_faults(connection, role, connections=connections), *safety_faults(connection))
+                return DatabaseStatus(revision, writable, faults)
+        if not writable:
+            connection.close()  # the next look is at another connection, as after `READ_ONLY`
+        return DatabaseStatus(revision or "", writable)
 
     try:
         return call_with_retry(pool, call)

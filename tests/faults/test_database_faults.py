@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ import pytest
 from sentinel.authority.api import identity
 from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.settings import Settings
+from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
+from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.embedded import Embedded
+from sentinel.store.queries import changed
+from sentinel.store.safety import database_status
 from tests import mutants
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.support.asgi_client import InProcessApp
@@ -63,6 +67,10 @@ def behind(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     with proxied(fixtures.url) as proxy, seated(fixtures, proxy.url(fixtures.url)):
         fixtures.guard(fresh())
         yield fixtures, proxy
+
+
+UNCHANGING = "update sentinel.sequencer set restart_at = restart_at"
+"""A write, for its own sake."""
 
 
 def ask(fixtures: Fixtures, body: Body, path: str = "action/guard") -> Any:
@@ -229,19 +237,37 @@ def test_connections_ended_under_load_cost_nobody_a_wrong_answer(fixtures: Fixtu
 
 
 def test_a_read_only_database_is_a_refusal_until_it_writes_again(fixtures: Fixtures) -> None:
+    """The finding: connections that began meanwhile stayed read-only, and with them the authority, until a restart."""
     name = fixtures.admin.info.dbname
     body, before = fresh(), fresh()
     permit = fixtures.guard(before)
-    end_connections = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'"
     fixtures.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
-    fixtures.admin.execute(end_connections)
+    fixtures.admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'")
     assert is_closed(ask(fixtures, body))
     assert is_closed(fixtures.start(before, permit))
     fixtures.admin.execute("set default_transaction_read_only = off")
     fixtures.admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
-    fixtures.admin.execute(end_connections)
     assert fixtures.guard(body)["decision"] == "ALLOW"
+    assert fixtures.start(before, permit).status_code == 200
     assert decisions_of(fixtures.admin, body) == 1
+
+
+@pytest.mark.parametrize(
+    "use", [lambda pool: database_status(pool, AUTHORITY).writable, lambda pool: changed(pool, UNCHANGING, {}) == 1],
+    ids=["readiness", "a write"],
+)  # fmt: skip
+def test_a_pool_that_connected_while_the_database_was_read_only_writes_after_it(
+    fixtures: Fixtures, use: Callable[[Pool], bool]
+) -> None:
+    name = fixtures.admin.info.dbname
+    pool = Pool(with_role(fixtures.url, AUTHORITY), size=1)
+    fixtures.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    with suppress(EngineUnavailable):
+        assert not use(pool)
+    fixtures.admin.execute("set default_transaction_read_only = off")
+    fixtures.admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    assert use(pool)
+    pool.close()
 
 
 def test_a_statement_that_takes_too_long_is_a_refusal_and_leaves_nothing(fixtures: Fixtures) -> None:
