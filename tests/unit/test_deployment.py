@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -287,7 +288,7 @@ def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it
             for secret in re.findall(r"\$\{(\w+)", value):
                 whose.setdefault(secret, set()).add(name)
     script = (DEPLOY / "make_env.sh").read_text()
-    looped = re.findall(r"for name in ([A-Z_ ]+); do\n\s+echo \"\$?\{?name\}?(\w*)=", script)
+    looped = re.findall(r"for name in ([A-Z_ ]+); do\n\s+secret=.*\n\s+echo \"\$?\{?name\}?(\w*)=", script)
     made = {f"{name}{suffix}" for names, suffix in looped for name in names.split()}
     keys = {"SENTINEL_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY"}
     assert whose.keys() == made | keys, "keys are the authority's to make"
@@ -299,6 +300,29 @@ def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it
     for secret, names in whose.items():
         expected = (administrators | shared).get(secret)
         assert names == expected if expected else len(names - {"logins"}) == 1, secret
+
+
+def test_the_script_writes_all_secrets_or_none_and_can_be_run_again(tmp_path: Path) -> None:
+    """The finding: without openssl it left a file without secrets, which neither it nor compose would take."""
+    script, programs = shutil.copy(DEPLOY / "make_env.sh", tmp_path), tmp_path / "bin"
+    programs.mkdir()
+    for name in ("dirname", "mv", "rm"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+
+    def run() -> int:
+        return subprocess.run(["/bin/sh", script], env={"PATH": str(programs)}, capture_output=True).returncode
+
+    assert run() != 0 and [*tmp_path.glob(".env*")] == []
+    openssl = programs / "openssl"
+    for says, ends in (('test "$3" = 24', 1), ("true", 0)):  # breaks off in the middle; works
+        openssl.write_text(f'#!/bin/sh\n{says} && echo "secret$3"\n')
+        openssl.chmod(0o755)
+        assert run() == ends
+        assert [one.name for one in tmp_path.glob(".env*")] == ([] if ends else [".env"])
+    written = dict(line.split("=") for line in (tmp_path / ".env").read_text().splitlines())
+    assert len(written) == 13 and set(written.values()) == {"secret24", "secret32"}
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert run() == 1, "programs run with its secrets"
 
 
 def test_compose_publishes_only_on_this_machine_the_ports_of_the_programs() -> None:
