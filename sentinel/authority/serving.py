@@ -29,6 +29,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.logs import buffer_log_lines, configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
 from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.platform.tracing import require_tracing
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary, ReloadablePolicies
 from sentinel.store.database import AUTHORITY, with_role
@@ -53,6 +54,9 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     require_listeners(listener)
     policies = _first_policies(settings.policies_dir)
     _require_checkpoint_file(settings.checkpoint_file)
+    require_tracing(
+        "sentinel"
+    )  # here, and not only in each server process: there it would be a failure of unknown cause
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * max(2, settings.pool_size))
     with metrics_folder():
         _run(settings, listener, policies, graceful_seconds)

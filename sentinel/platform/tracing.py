@@ -23,17 +23,29 @@ def is_wanted() -> bool:
 
 
 def tracing_of(service: str, *, with_client: bool = False) -> Tracing | None:
-    """The tracing of a program, or None without an endpoint. Raises `UnsafeConfiguration` without the extra.
+    """The tracing of a program, or None without an endpoint. Raises as `require_tracing`.
 
     `with_client`: also record the spans that `sentinel.client` makes in this process.
     """
+    require_tracing(service)
+    return Tracing(service, with_client=with_client) if is_wanted() else None
+
+
+def require_tracing(service: str) -> None:
+    """Raise `UnsafeConfiguration` where spans are wanted and cannot be recorded: without the extra, or with settings that the SDK refuses.
+
+    Otherwise the program's first span would raise, and each one after it, in place of the work that it is around.
+    """
     if not is_wanted():
-        return None
+        return
     try:
         import opentelemetry.sdk.trace  # noqa: F401
     except ImportError:
         raise UnsafeConfiguration(f"{VARIABLES[0]}: needs the extra `otel`, which is not installed") from None
-    return Tracing(service, with_client=with_client)
+    try:
+        _provider(service).shutdown()
+    except Exception as error:  # of any kind: each setting has its own
+        raise UnsafeConfiguration(f"traces cannot be set up by the OTEL_… variables: {error}") from error
 
 
 class Tracing:

@@ -20,6 +20,7 @@ from tests.conftest import at
 from tests.faults.test_unsafe_starts import (
     BAD,
     SECRET,
+    TRACES,
     Place,
     another_revision,
     listen,
@@ -125,6 +126,7 @@ WORKER: Bad = {
     "a route with an unknown switch": (routes(lambda text: text.replace("small_refund.refund_fee", "small_refund.fee")), "routes.yaml"),
     "a database that is not there": (lambda p: {"SENTINEL_DATABASE_URL": "postgresql://127.0.0.1:1/none"}, "database"),
     "no tenant": (no_tenant, "tenant"),
+    "traces that cannot be set up": (lambda p: TRACES, "OTEL_"),
 }  # fmt: skip
 
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], Bad]] = {

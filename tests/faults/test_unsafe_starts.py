@@ -116,6 +116,9 @@ def bypasses(place: Place) -> dict[str, str]:
     return {}
 
 
+TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4096"}
+"""More spans at once than the queue holds, 2,048 unless it is set too."""
+
 BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
     "a weak secret": (lambda p: {"SENTINEL_SECRET_KEYS": "changeme"}, "SENTINEL_SECRET_KEYS"),
     "a long secret of one letter": (lambda p: {"SENTINEL_SECRET_KEYS": "a" * 64}, "SENTINEL_SECRET_KEYS"),
@@ -134,6 +137,7 @@ BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
     "a port out of range": (lambda p: {"SENTINEL_PORT": "70000"}, "SENTINEL_PORT"),
     "an unknown log level": (lambda p: {"SENTINEL_LOG_LEVEL": "loud"}, "SENTINEL_LOG_LEVEL"),
     "no place for a key's stream": (lambda p: {"SENTINEL_MAX_STREAMS_PER_KEY": "0"}, "SENTINEL_MAX_STREAMS_PER_KEY"),
+    "traces that cannot be set up": (lambda p: TRACES, "OTEL_"),
     "a debugger": (lambda p: {"SENTINEL_DEBUG": "1"}, "SENTINEL_DEBUG"),
     "no time to report": (lambda p: {"SENTINEL_REPORT_DEADLINE_SECONDS": "1"}, "SENTINEL_REPORT_DEADLINE_SECONDS"),
     "no processes": (lambda p: {"SENTINEL_PROCESSES": "0"}, "SENTINEL_PROCESSES"),

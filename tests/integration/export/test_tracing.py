@@ -133,6 +133,19 @@ def test_without_an_endpoint_there_are_no_spans_and_nothing_is_imported(monkeypa
         tracing_of("sentinel")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_BSP_MAX_QUEUE_SIZE", "256"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"), ("OTEL_SPAN_EVENT_COUNT_LIMIT", "x")]
+)  # fmt: skip
+def test_traces_that_cannot_be_set_up_are_refused_at_the_start(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the first span failed, and with it each batch of the worker's rows and each event of the sender's."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UnsafeConfiguration, match="OTEL_"):
+        tracing_of("sentinel-worker")
+
+
 @pytest.mark.parametrize("around", ["calling", "working"])
 def test_a_span_in_which_something_is_raised_has_nothing_of_its_text(
     traced: Tracing, spans: InMemorySpanExporter, around: str
