@@ -55,24 +55,22 @@ def serve(
 
 
 def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> None:
-    """Raise unless each login exists, is safe, and is allowed as many connections as all processes together may open."""
-    logins: Counter[tuple[str, str]] = Counter()
-    ledgers: Counter[tuple[str, str]] = Counter()
-    boards: Counter[str] = Counter()
+    """Raise unless each login exists, is safe, and is allowed as many connections as all processes together may open with it."""
+    opened: Counter[str] = Counter()  # by address, because several pools may share a login
     for share in shares:
         login = settings.login_of(share.audience)
-        logins[login.url, login.role] += share.processes * login.connections
+        opened[login.url] += share.processes * login.connections
+        opened[settings.board_database_url or login.url] += share.processes * settings.board_pool_size
         if login.ledger_url:
-            ledgers[login.ledger_url, login.role] += share.processes * login.connections
-        boards[settings.board_database_url or login.url] += share.processes * settings.board_pool_size
-    for (url, role), connections in logins.items():
-        require_ready(url, role, connections=connections)
-    for (url, role), connections in ledgers.items():
-        # The ledger may be down: the console can still set halts and decide approvals without it.
-        with contextlib.suppress(EngineUnavailable):
-            require_ready(url, role, connections=connections)
-    for url, connections in boards.items():
-        require_board(url, connections=connections)
+            opened[login.ledger_url] += share.processes * login.connections
+    for login in dict.fromkeys(settings.login_of(share.audience) for share in shares):
+        require_ready(login.url, login.role, connections=opened[login.url])
+        if login.ledger_url:
+            # The ledger may be down: the console can still set halts and decide approvals without it.
+            with contextlib.suppress(EngineUnavailable):
+                require_ready(login.ledger_url, login.role, connections=opened[login.ledger_url])
+        board_url = settings.board_database_url or login.url
+        require_board(board_url, connections=opened[board_url])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops_console.audience import Audience
+from ops_console.serving import _SHARES, _require_databases
+from ops_console.settings import ConsoleSettings
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import set_halt
 from sentinel.authority.settings import Settings
@@ -121,6 +124,16 @@ def test_a_worker_whose_login_may_open_fewer_connections_than_its_lanes_need_doe
                     continue
                 with pytest.raises(UnsafeDatabase, match=f"may open 7 connections and {name} is allowed 6"):
                     refuse_unsafe_database(ledger)
+
+
+@pytest.mark.parametrize("audience", [Audience.OPERATORS, Audience.PUBLIC])
+def test_the_pools_of_a_console_that_share_a_login_are_counted_together(fixtures: Fixtures, audience: Audience) -> None:
+    """The finding: each was compared with the limit alone, and what did not fit was refused while it served."""
+    with login(fixtures, f"connection limit 12 in role {CONSOLE}, {BOARD}") as (name, url):
+        shares = [_SHARES[audience](ConsoleSettings())]
+        _require_databases(ConsoleSettings(database_url=url, pool_size=8, board_pool_size=4), shares)
+        with pytest.raises(UnsafeDatabase, match=f"may open 13 connections and {name} is allowed 12"):
+            _require_databases(ConsoleSettings(database_url=url, pool_size=8, board_pool_size=5), shares)
 
 
 @pytest.mark.parametrize("name", POOLED)
