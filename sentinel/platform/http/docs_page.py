@@ -6,9 +6,12 @@ as public as the document.
 
 from __future__ import annotations
 
+import hashlib
+import mimetypes
+from functools import cache
 from pathlib import Path
 
-from flask import Blueprint, Response, redirect, render_template
+from flask import Blueprint, Response, abort, redirect, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
 from sentinel.platform.http.openapi import documented
@@ -20,12 +23,37 @@ CSP = (
 )
 
 
+@cache
+def _paths() -> frozenset[Path]:
+    return frozenset(path for path in FILES.rglob("*") if path.is_file())
+
+
+@cache
+def _contents(path: Path) -> tuple[bytes, str]:
+    """A file's content and its entity tag. Read once: answers that are slow to be taken share it, and the largest has 1.7 MB."""
+    content = path.read_bytes()
+    return content, hashlib.sha256(content).hexdigest()
+
+
+def _file(name: str) -> Response:
+    path = FILES / name
+    if path not in _paths():
+        abort(404)
+    content, tag = _contents(path)
+    response = Response(content, mimetype=mimetypes.guess_type(name)[0] or "application/octet-stream")
+    response.headers["Cache-Control"] = "no-cache"
+    response.set_etag(tag)
+    response.make_conditional(request)
+    return response
+
+
 def docs_page(title: str, *, home: str | None = None) -> Blueprint:
     """The blueprint of `/docs` and the files below it; `title` is the program's name.
 
     `/` redirects to `home`; without `home` there is no such page, because an API's clients need no redirect.
     """
-    page = Blueprint("docs", __name__, static_folder=FILES, static_url_path="/docs/static", template_folder="templates")
+    page = Blueprint("docs", __name__, template_folder="templates")
+    page.add_url_rule("/docs/static/<path:name>", "static", _file)
 
     @page.get("/docs")
     @documented(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from uvicorn.server import ServerState
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
+from sentinel.platform.http.docs_page import FILES, docs_page
 from sentinel.platform.http.wire import EdgeResponse, HttpsOnly, QuickHandler, Request, head_of
 from sentinel.platform.serving import connection_flow, http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
@@ -665,6 +667,36 @@ def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> N
         assert await is_closed(reader)
 
     within(scene)
+
+
+def test_a_large_file_is_in_memory_once_however_many_are_slow_to_take_it() -> None:
+    """The finding: anybody could have each of the connections hold a copy, together more than the process may have."""
+    name = next(FILES.glob("vendor/*/swagger-ui-bundle.js"))
+    ask = b"GET /docs/static/%b HTTP/1.1\r\nHost: x\r\n\r\n" % str(name.relative_to(FILES)).encode()
+
+    async def scene(served: Listening) -> None:
+        served.worker.asgi.flask.register_blueprint(docs_page("cold"))
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            held = []
+            for number in range(1, 21):
+                one = stack.enter_context(contextlib.closing(socket.socket()))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # as over a network: the kernel takes little
+                one.setblocking(False)
+                await loop.sock_connect(one, ("127.0.0.1", served.port))
+                await loop.sock_sendall(one, ask)
+                await served.until(lambda n=number: len(served.worker.made) == n)  # type: ignore[misc]
+                await served.until(lambda: served.worker.made[-1].transport.get_write_buffer_size() > 0)
+                await served.until(lambda: served.worker.made[-1].stage is Stage.IDLE)
+                held.append(tracemalloc.get_traced_memory()[0])
+            assert held[-1] - held[0] < name.stat().st_size
+
+    tracemalloc.start(1)
+    try:
+        within(scene)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_client_that_is_slow_to_take_its_answer_is_gone_when_it_makes_room() -> None:
