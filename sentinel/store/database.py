@@ -134,7 +134,7 @@ def behind_pooler() -> bool:
 
 
 class DatabaseUnreachable(EngineUnavailable):
-    """There is no connection, or the server does not answer on it: any other statement would fail the same way."""
+    """There is no connection, or the server does not answer on it, or only reads: any other statement would fail the same way."""
 
 
 class UndeclaredPooler(DatabaseUnreachable):

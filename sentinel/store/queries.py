@@ -20,7 +20,7 @@ from psycopg import errors as pg
 from psycopg.rows import class_row
 
 from sentinel.core.errors import EngineUnavailable, MayBeRecorded, SentinelError, StillDeciding
-from sentinel.store.database import DatabaseUnreachable, Pool, first_line
+from sentinel.store.database import READ_ONLY, DatabaseUnreachable, Pool, first_line
 
 Result = TypeVar("Result")
 
@@ -97,6 +97,8 @@ class RetriedTransaction:
                 raise EngineUnavailable("the database could not serialize this transaction") from error
         elif isinstance(error, pg.QueryCanceled):
             raise EngineUnavailable("the database took too long") from error
+        elif isinstance(error, READ_ONLY):
+            raise DatabaseUnreachable(f"the database is read-only: {first_line(error)}") from error
         elif not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
         elif is_silent:

@@ -486,3 +486,27 @@ def test_a_client_that_goes_away_during_its_commit_loses_nothing(fixtures: Fixtu
 
     on(use)
     assert fixtures.admin.execute("select n from public.kept").fetchall() == [(7,)]
+
+
+def test_a_batch_that_a_read_only_database_refuses_is_refused_by_one_connection_and_the_next_may_write(
+    fixtures: Fixtures, on: Any
+) -> None:
+    name = fixtures.admin.info.dbname
+    writes = statement(b"with kept as (update sentinel.sequencer set restart_at = restart_at) select $1", name="writes")
+    fixtures.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+
+    async def use(connections: LoopConnections) -> None:
+        tried: list[int] = []
+
+        async def commit(rows: Any, wait_seconds: float, executed: Any) -> Any:
+            tried.append(len(rows))
+            return await connections.commit(writes, rows, wait_seconds, executed)
+
+        committer = BatchCommitter(commit)
+        outcomes = await committer.recorded_all(list(range(10)))
+        assert [type(one) for one in outcomes] == [DatabaseUnreachable] * 10 and tried == [10]
+        fixtures.admin.execute("set default_transaction_read_only = off")
+        fixtures.admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+        assert await committer.recorded(7) == 7
+
+    on(use)
