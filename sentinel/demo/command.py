@@ -36,6 +36,7 @@ from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
+from sentinel.platform.secret_files import SUFFIX, secret_from_file
 from sentinel.platform.settings import CONFIRM_SECRET_FILE, data_dir_secret
 from sentinel.store import address
 
@@ -213,7 +214,7 @@ def _require_ports(ports: Ports) -> None:
 
 _NOT_PASSED_ON = (
     "SENTINEL_DATABASE_URL", "SENTINEL_PUBLIC_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "PGPASSWORD",
-    "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
+    "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET", "ORDERS_DEMO_SECRET" + SUFFIX,
     "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY", "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_EXPORT_SECRETS", SCRATCH_SERVER,
 )  # fmt: skip
 """Withheld from the programs: each gets only its own database URL and secrets, and the demo's orders are never sent to a real shop."""
@@ -227,6 +228,9 @@ def _environment(
     if not os.environ.get("SENTINEL_DATABASE_URL") and not os.environ.get("SENTINEL_CHECKPOINT_FILE"):
         base["SENTINEL_CHECKPOINT_FILE"] = str(data_dir / CHECKPOINTS)
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or data_dir_secret(data_dir)
+    # Not among the secrets that every command reads from files: `order_sources.yaml` names it.
+    shop = secret_from_file("ORDERS_DEMO_SECRET", os.environ) or os.environ.get("ORDERS_DEMO_SECRET")
+    shop = shop or data_dir_secret(data_dir, SECRET_FILE)
     cards = os.environ.get("CONFIRM_SECRETS") or data_dir_secret(data_dir, CONFIRM_SECRET_FILE)
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
@@ -238,7 +242,7 @@ def _environment(
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
-            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or data_dir_secret(data_dir, SECRET_FILE),
+            "ORDERS_DEMO_SECRET": shop,
         },
         "export": base | {
             "SENTINEL_EXPORT_DATABASE_URL": urls["export"], "SENTINEL_TENANT_ID": access.tenant_id,

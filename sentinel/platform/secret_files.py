@@ -25,7 +25,8 @@ SECRETS = (
 )  # fmt: skip
 """Every variable with a secret in it, except those of order sources: their own file names them, and they may be in files too."""
 
-_SUFFIX = "_FILE"
+SUFFIX = "_FILE"
+"""What follows a variable's name in that of its file."""
 
 
 def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -43,7 +44,7 @@ def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
         raise _refusal("\n".join(faults))
     for name, text in found.items():
         environ[name] = text
-        del environ[name + _SUFFIX]  # child processes inherit NAME, and both at once would be refused
+        del environ[name + SUFFIX]  # child processes inherit NAME, and both at once would be refused
 
 
 def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
@@ -51,17 +52,17 @@ def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
 
     Raises `UnsafeConfiguration` when NAME is set too, and when the file cannot be read or is not one line of text.
     """
-    path = environ.get(name + _SUFFIX)
+    path = environ.get(name + SUFFIX)
     if not path:
         return None
     if environ.get(name):
-        raise _refusal(f"{name} and {name}{_SUFFIX} are both given; keep one")
+        raise _refusal(f"{name} and {name}{SUFFIX} are both given; keep one")
     try:
         text = read_secret(Path(path))
     except OSError as error:
-        raise _refusal(f"{name}{_SUFFIX}: {path} cannot be read ({error.strerror})") from None
+        raise _refusal(f"{name}{SUFFIX}: {path} cannot be read ({error.strerror})") from None
     if not text.isprintable() or not text:
-        raise _refusal(f"{name}{_SUFFIX}: {path} must hold one line of text, the secret")
+        raise _refusal(f"{name}{SUFFIX}: {path} must hold one line of text, the secret")
     return text
 
 
