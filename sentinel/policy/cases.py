@@ -29,6 +29,8 @@ from sentinel.policy.source import Node, Scalar, Source, Table, plain, read_sour
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 """The moment of the decision in a case without `at`."""
 
+_KEY = "case"
+"""The principal of the key that asks in a case: a guard request always has one, so limits per key count for it."""
 _FILE = ("policy", "base", "cases")
 _CASE = ("name", "policy", "at", "request", "asked_by", "usage", "want")
 _NOTHING = re.compile(r"0+(\.0+)?", re.ASCII)
@@ -142,7 +144,7 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
         raise view.error(table.place, f"request: {error.detail}") from error
     usage = _usage(view, view.table(entries["usage"], "usage"), request) if "usage" in entries else {}
     by = view.one_of(entries["asked_by"], "asked_by", ("agent", "worker")) if "asked_by" in entries else "worker"
-    requester = Requester(is_worker=by == "worker")
+    requester = Requester(_KEY, is_worker=by == "worker")
     at = _moment(view, entries["at"]) if "at" in entries else NOW
     return PolicyCase(
         name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester, at
@@ -199,7 +201,12 @@ def _with_money(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request with its amount normalised as the API does it; everything else unchanged, malformed or not."""
     params = request.get("params")
     amount = params.get("amount") if isinstance(params, dict) else None
-    if not isinstance(params, dict) or not isinstance(amount, dict) or set(amount) != {"value", "currency"}:
+    if not isinstance(params, dict) or amount is None:
+        return request
+    if not isinstance(amount, dict) and "currency" in params:
+        amount = {"value": amount, "currency": params["currency"]}
+        params = {name: value for name, value in params.items() if name != "currency"}
+    if not isinstance(amount, dict) or set(amount) != {"value", "currency"}:
         return request
     money = parse_money(amount["value"], amount["currency"])
     return {**request, "params": {**params, "amount": {"amount_minor": money.amount_minor, "currency": money.currency}}}

@@ -209,6 +209,26 @@ def test_a_case_that_names_no_resource_or_risk_class_is_decided_as_a_guard_reque
     assert evaluate(compile_file(folder / "sample.yaml"), asked.facts(), NOW).reasons == ("plain", "itself")
 
 
+def test_a_case_asks_with_a_key_of_its_own_as_a_guard_request_does(tmp_path: Path) -> None:
+    folder = _cases(
+        tmp_path,
+        SAMPLE_CASE.replace("small_amount, reasons: []", "limit_exceeded").replace("ALLOW", "APPROVAL_REQUIRED")
+        + '    usage: {key_day: "1999.00"}\n',
+    )
+    limit = "{id: key_day, says: A key's day., window: calendar_day, per: [key, currency], cap: {USD: '2000.00'}, then: APPROVAL_REQUIRED, reason: limit_exceeded}"
+    (folder / "sample.yaml").write_text(POLICY.replace("limits:\n", f"limits:\n  - {limit}\n"))
+    assert [result.problem for result in run_cases(folder).results] == [""]
+
+
+def test_a_case_may_write_the_amount_beside_its_currency_as_a_guard_request_may(tmp_path: Path) -> None:
+    beside = 'amount: "5.00", currency: USD'
+    folder = _cases(tmp_path, USING.replace('amount: {value: "5.00", currency: USD}', beside).replace("15.01", "15.00"))
+    assert [result.problem for result in run_cases(folder).results] == [""]
+    params = {"amount": "5.00", "currency": "USD", "risk": {"known": False, "count": 0}}
+    asked = build_operation(idempotency_key="k", agent_id="a", action="sample.pay", params=params)
+    assert evaluate(compile_file(folder / "sample.yaml"), asked.facts(), NOW).reason_code == "small_amount"
+
+
 BY_HOUR = POLICY.replace("when: risk.count >= 3", 'when: now.getHours("Europe/Berlin") >= 22')
 
 
