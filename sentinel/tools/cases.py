@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Decision, no_matching_policy
+from sentinel.core.errors import InvalidInput
 from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
 from sentinel.policy.library import PolicyLibrary
@@ -113,7 +114,10 @@ def _problem(case: ToolCase, table: ToolTable, library: PolicyLibrary) -> str:
     except ToolRefused as refused:
         got = {"refused": refused.reason_code}
     else:
-        got = {"unguarded": True} if call.question is None else _operation(call, library)
+        try:
+            got = {"unguarded": True} if call.question is None else _operation(call, library)
+        except InvalidInput as error:  # nothing is decided about it, so it is not what any case wants
+            return f"the authority refuses the operation: {error.detail}"
     differing = [f"{key}: wanted {want}, got {got.get(key)}" for key, want in case.want.items() if got.get(key) != want]
     return "; ".join(differing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,15 @@ def test_a_case_that_differs_is_named_with_what_was_got(tmp_path: Path) -> None:
     assert report.results[0].problem == "refused: wanted unmapped_tool, got None"
     (fault,) = check_tools(in_folder(tmp_path, TABLE, wrong.replace("refused", "refusd")), LIBRARY)
     assert 'did you mean "refused"?' in str(fault)
+
+
+def test_a_case_whose_operation_the_authority_refuses_is_named_and_the_others_are_run(tmp_path: Path) -> None:
+    hidden = {"name": "a", "server": "shop", "tool": "refund", "arguments": {**ARGUMENTS, "reason": "a\u200bb"}, "want": {"action": "refund.create"}}  # fmt: skip
+    plain = {**hidden, "name": "b", "arguments": ARGUMENTS}
+    # JSON is YAML.
+    results = run_tool_cases(in_folder(tmp_path, TABLE, json.dumps({"cases": [hidden, plain]})), LIBRARY).results
+    assert [result.name for result in results] == ["a", "b"] and results[1].problem == ""
+    assert results[0].problem.startswith("the authority refuses the operation: params.reason: must not hold control")
 
 
 @pytest.mark.parametrize(
