@@ -155,10 +155,11 @@ class Client:
             attempt += 1
 
     def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
-        """Return the approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500).
+        """Return the approvals decided after `since` (timezone-aware), oldest first: at most `limit` (1 to 500), and
+        those of the same instant as the last of them.
 
-        One may become visible up to ten seconds after a later one: continue from ten seconds before the last one seen,
-        and recognise repeats by their ids.
+        One may become visible up to ten seconds after a later one. After `limit` of them or more continue from the last
+        one, otherwise from ten seconds before the last one seen, and recognise repeats by their ids.
         """
         from urllib.parse import urlencode
 

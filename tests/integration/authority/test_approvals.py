@@ -122,6 +122,20 @@ def test_an_approved_permit_that_ran_out_is_replaced_without_a_new_question(fixt
     assert fixtures.broken_invariants() == []
 
 
+def test_a_client_that_goes_on_as_the_contract_says_gets_every_decision_of_a_burst(fixtures: Fixtures) -> None:
+    asked = [pending(fixtures)[1]["approval_id"] for _ in range(5)]
+    for approval_id in asked:
+        decide(fixtures, approval_id, "reject")
+    since, found = "2026-01-01T00:00:00Z", []
+    for _ in asked:
+        page = fixtures.get(f"approvals/since?since={since}&limit=2").get_json()["decisions"]
+        found += [one["request_id"] for one in page]
+        if len(page) < 2:
+            break
+        since = page[-1]["decided_at"]
+    assert found == asked
+
+
 def test_many_deciders_of_one_approval_make_one_transition(fixtures: Fixtures) -> None:
     for _ in range(3):
         body, asked = pending(fixtures)
