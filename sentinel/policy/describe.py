@@ -34,7 +34,7 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
         "digest": digest,
         "actions": list(policy.actions),
         "zone": policy.zone,
-        "currencies": sorted(covered) if policy.numbers or policy.limits else [],
+        "currencies": sorted(covered) if _names_currencies(policy) else [],
         "facts": [_fact(fact) for fact in policy.facts],
         "numbers": {name: _amounts(values) for name, values in policy.numbers.items()},
         "rules": [_rule(rule) for rule in policy.rules],
@@ -43,6 +43,11 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
         "once_per": _once(policy.once_per) if policy.once_per else None,
         "approval": _terms(policy.approval),
     }
+
+
+def _names_currencies(policy: Policy) -> bool:
+    """Whether the policy has amounts; `covered_currencies` of one that has none are all that are known."""
+    return bool(policy.numbers or policy.limits or any(breaker.amount for breaker in policy.breakers))
 
 
 def lint_policy(compiled: CompiledPolicy) -> list[str]:

@@ -323,6 +323,17 @@ def test_a_policy_can_be_told_in_words() -> None:
     assert told["currencies"] == ["EUR", "GBP", "USD"]
 
 
+def test_the_currencies_of_a_policy_are_also_those_of_its_breakers_alone(tmp_path: Path) -> None:
+    text = POLICY[: POLICY.index("numbers:")] + (
+        "rules: [{id: all, says: Everything., when: 'amount_minor > 0', then: ALLOW, reason: within_policy_limit}]\n"
+        'breakers: [{id: fast, per: agent, window: 5m, amount: {USD: "9.00"}, then: halt}]\n'
+        "approval: {expires: 30m, role: approver, people: 1}\n"
+    )
+    (tmp_path / "sample.yaml").write_text(text)
+    (compiled,) = PolicyLibrary.load(tmp_path).policies
+    assert describe(compiled)["currencies"] == ["USD"]
+
+
 def test_the_files_that_travel_along_are_found_in_a_checkout() -> None:
     assert (policies_dir() / "retail_refund.yaml").is_file()
     assert roles_sql().name == "roles.sql"
