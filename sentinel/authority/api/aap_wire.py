@@ -43,6 +43,8 @@ _WAIT = re.compile(r"([0-9]{1,3})s?", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _STATUSES = ("pending", "approved", "denied", "expired", "cancelled")
 _WORD = Length(min=1, max=200)
+_SOME_AGENT = "agent"
+"""A placeholder where only the other parts of an operation are checked."""
 
 
 class AapRequestSchema(StrictSchema):
@@ -137,12 +139,20 @@ def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
 
 
 def _mapped(asked: Mapping[str, Any], table: ToolTable) -> tuple[GuardQuestion | None, str | None]:
-    """Return (operation to guard, None) or (None, the tool table's refusal); both None if the tool runs unguarded."""
+    """Return (operation to guard, None) or (None, the tool table's refusal); both None if the tool runs unguarded.
+
+    A call that maps to an operation of which some value cannot be bound is refused too: it could never be guarded.
+    """
     try:
         facts = asked.get("context", {}).get("facts")
         if facts is not None and not isinstance(facts, dict):
             raise ToolRefused("malformed_fact", "context.facts must be an object")
-        return table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question, None
+        question = table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question
+        if question is not None:
+            operation_of(question, _SOME_AGENT)
+        return question, None
+    except InvalidInput as error:
+        return None, _clean(f"mapping_failed: {error.detail}"[:500])
     except ToolRefused as refused_by_table:
         return None, _clean(f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500])
 

@@ -108,7 +108,7 @@ def test_a_rejection_and_a_policys_no_say_why(instance: Instance) -> None:
         ({"tool": "cancel_subscription"}, "unmapped_tool"), ({"arguments": {"payment_intent": "pi", "amount": 5, "to": "me"}}, "unmapped_argument"),
         ({"arguments": {"payment_intent": "pi"}}, "missing_argument"), ({"arguments": {"payment_intent": "p i", "amount": 5}}, "mapping_failed"),
         ({"context": {"facts": "clean"}}, "malformed_fact"), ({"context": {"facts": {"vip": True}}}, "malformed_fact"),
-        ({"context": {}}, "missing_fact"),
+        ({"context": {}}, "missing_fact"), ({"context": {"facts": {**FACTS, "account": "acct 1"}}}, "mapping_failed"),
     ],
 )  # fmt: skip
 def test_what_the_table_does_not_map_is_denied_and_never_asked(
