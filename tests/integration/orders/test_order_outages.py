@@ -268,3 +268,23 @@ def test_an_approval_that_is_seen_after_a_later_one_wakes_its_order(fixtures: Fi
         orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
     finally:
         orders.close()
+
+
+def test_an_order_approved_under_a_halt_is_asked_about_once_a_pause_however_often_its_decision_is_read(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: the last minute's decisions are read again each round, and each time the order was due at once."""
+    orders = make_intake(fixtures, authority_url)
+    try:
+        assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+        admin = local_administrator(fixtures.tenant_id)
+        halted = set_halt(fixtures.console_pool, admin, scope="tenant", reason="drill")
+        decide(fixtures, orders.one("select approval_id from orders.reviews"))
+        taken = [orders.review.background.once() for _ in range(5)]
+        assert taken == [1, 0, 0, 0, 0], "a round that took something is followed by the next without a pause"
+        assert orders.all("select status, attempts, last_error from orders.reviews") == [("QUEUED", 1, "halted")]
+        lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
+        fixtures.admin.execute("update orders.reviews set next_attempt_at = clock_timestamp()")
+        orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+    finally:
+        orders.close()

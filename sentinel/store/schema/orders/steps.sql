@@ -285,10 +285,12 @@ returns setof orders.work language sql set enable_seqscan = off set enable_hashj
   select (orders.as_work(m::orders.reviews)).* from mine m
 $$;
 
--- Makes the queued orders of these approvals due, because people decided them; returns how many.
+-- Makes the queued orders of these approvals due, because people decided them; returns how many. A decision is read more than once: an order
+-- that was postponed since it was queued has been asked about and keeps its pause, which is at most some minutes.
 create or replace function orders.make_reviews_due(tenant uuid, approvals uuid[]) returns bigint language sql as $$
   with woken as (
     update orders.reviews r set next_attempt_at = clock_timestamp()
-    where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED' returning 1)
+    where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED'
+      and (r.attempts = 0 or r.next_attempt_at > clock_timestamp() + interval '10 minutes') returning 1)
   select count(*) from woken
 $$;
