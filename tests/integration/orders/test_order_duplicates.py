@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +149,24 @@ def test_a_backlog_of_answers_is_forgotten_in_time_by_a_plan_made_when_there_wer
         assert connection.execute(FORGET_DELIVERIES.encode(), asked, prepare=True).fetchone() == (0,)
         orders.fixtures.admin.execute(OLD_ANSWERS)
         assert connection.execute(FORGET_DELIVERIES.encode(), asked, prepare=True).fetchone() == (FORGOTTEN_AT_ONCE,)
+
+
+def test_old_answers_of_a_tenant_whose_intake_runs_no_more_are_forgotten_too(orders: OrderFixtures) -> None:
+    """The finding: they were kept for ever, and every delete of another tenant's read all of them first."""
+    admin, elsewhere = orders.fixtures.admin, uuid.uuid4()
+    orders.deliver(order_body("o-1"))
+    admin.execute(
+        "insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, order_facts)"
+        " select %s, review_id, source, order_id, body_sha256, amount_minor, currency, order_facts from orders.reviews",
+        [elsewhere],
+    )
+    admin.execute(
+        "insert into orders.deliveries (tenant_id, source, order_id, review_id, response_status, response_body, is_final, expires_at)"
+        " select %s, source, order_id, review_id, 200, '{}', true, clock_timestamp() - interval '1 second' from orders.deliveries",
+        [elsewhere],
+    )
+    orders.review.background.once()
+    assert orders.all("select tenant_id from orders.deliveries") == [(orders.fixtures.tenant_id,)]
 
 
 def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authority_url: str) -> None:
