@@ -27,6 +27,7 @@ from worker.orders import metrics
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
 from worker.orders.shop import Attempts, EffectKind, look, perform
+from worker.orders.silent_shops import SILENT, HeardShop
 from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_response
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
@@ -47,7 +48,7 @@ from worker.orders.transitions import (
     settled_row,
     shipped_row,
 )
-from worker.outbound.effects import EffectRefused, NoAnswer, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.outbound.guard_answers import key_conflict_text
 
 # The steps from asking the authority on.
@@ -177,22 +178,24 @@ class OrderSteps(OrderTaking):
         if self._is_late(run):
             return self._put_off([(run, {"error": "the time to act on its start is over", "pause_seconds": 1.0})])
         work, tried = run.work, run.tried
-        assert work.operation_id is not None
-        answer = perform(
-            self.shop,
-            work.review,
-            EffectKind.FULFIL,
-            work.operation_id,
-            tried,
-            under_way_seconds=self.under_way_seconds,
-        )
+        answer = self._perform(work, EffectKind.FULFIL, tried)
         self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
         if not isinstance(answer, NoAnswer):
             run.effect = answer
             return None
         pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
-        alert = late_alert(work, "fulfil", tried.times, answer.detail)
-        return self._put_off([(run, {"error": answer.detail, "pause_seconds": pause, "tried": True, "alert": alert})])
+        # An attempt without a call leaves the number and time of the calls as they are.
+        times, called = (work.attempts, False) if answer is SILENT else (tried.times, True)
+        alert = late_alert(work, "fulfil", times, answer.detail)
+        return self._put_off([(run, {"error": answer.detail, "pause_seconds": pause, "tried": called, "alert": alert})])
+
+    def _perform(self, work: ClaimedOrder, kind: EffectKind, tried: Attempts) -> EffectResult:
+        """Make the effect happen once, or return `SILENT` without a call."""
+        assert work.operation_id is not None
+        if not self.silent_shops.may_be_asked(work.source):
+            return SILENT
+        shop = HeardShop(self.shop, work.source, self.silent_shops)
+        return perform(shop, work.review, kind, work.operation_id, tried, under_way_seconds=self.under_way_seconds)
 
     def _look(self, run: OrderRun, how: str) -> None:
         """Look up in the shop an order left STARTED that must not be fulfilled any more.
@@ -237,10 +240,7 @@ class OrderSteps(OrderTaking):
     def hold(self, work: ClaimedOrder, tried: Attempts) -> None:
         """Attempt a recorded hold in the shop, and store the result."""
         self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
-        assert work.operation_id is not None
-        answer = perform(
-            self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
-        )
+        answer = self._perform(work, EffectKind.HOLD, tried)
         self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
         self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
 

@@ -29,6 +29,7 @@ from worker.orders.order import (
 from worker.orders.scoring import Scorer, raised_for_missing_facts
 from worker.orders.settings import AFTER_SCORE_SECONDS
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
+from worker.orders.silent_shops import SilentShops
 from worker.orders.sources import SourcesFile
 from worker.orders.store import (
     DeliveredOrder,
@@ -138,6 +139,7 @@ class OrderTaking:
     """Whether the scorer makes no outside call: then a new order of a source without look-ups is stored with its score at once."""
     ships_here: bool = False
     """Whether the shop is the simulated one of this database: then its row is written in the commit that decides the order."""
+    silent_shops: SilentShops = field(default_factory=SilentShops)
     _taking: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a set counts its accounts' orders and takes its own, so that orders of one account count each other.
     Across processes the database ensures that: it takes no order whose account has more orders than were counted, and

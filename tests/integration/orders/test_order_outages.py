@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -15,14 +17,19 @@ from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.keys import DEFAULT_SCOPES
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
+from sentinel.platform.outbound.failures import FailureKind
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide, let_permits_expire
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
-from worker.orders.order import KnownAccount, Order, Score, Signal
+from worker.orders.order import KnownAccount, Order, Review, Score, Signal
+from worker.orders.shop import ShopStatus
+from worker.orders.silent_shops import SILENT_SECONDS, SilentShops
+from worker.outbound.effects import EffectResult, NoAnswer, Settled
 
 NOWHERE = "http://127.0.0.1:9"
+Answer = TypeVar("Answer")
 
 
 def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeeds(
@@ -286,5 +293,61 @@ def test_an_order_approved_under_a_halt_is_asked_about_once_a_pause_however_ofte
         lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
         fixtures.admin.execute("update orders.reviews set next_attempt_at = clock_timestamp()")
         orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+    finally:
+        orders.close()
+
+
+class SilentShop:
+    """Answers nothing until it is up, and counts what it is asked."""
+
+    name = "silent"
+
+    def __init__(self, how: FailureKind) -> None:
+        self.how, self.is_up, self.calls = how, False, 0
+
+    def fulfil(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
+        """Done once it is up."""
+        return self._answer(Settled(str(operation_id)))
+
+    def hold(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
+        """The same."""
+        return self._answer(Settled(str(operation_id)))
+
+    def look(self, review: Review) -> ShopStatus | NoAnswer:
+        """Nothing is done yet."""
+        return self._answer(ShopStatus("open"))
+
+    def _answer(self, answer: Answer) -> Answer | NoAnswer:
+        self.calls += 1
+        return answer if self.is_up else NoAnswer(str(self.how))
+
+
+@pytest.mark.parametrize("how", [FailureKind.TIMEOUT, FailureKind.NOT_SENT])
+def test_many_orders_of_a_shop_that_answers_nothing_cost_few_calls_and_are_done_once_it_answers(
+    fixtures: Fixtures, authority_url: str, how: FailureKind
+) -> None:
+    """The finding: each of them cost its whole time limit in each of its turns, and every other order waited behind them."""
+    shop, seconds = SilentShop(how), [0.0]
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
+    orders.review.processor.silent_shops = SilentShops(lambda: seconds[0])
+    try:
+        for number in range(20):
+            assert orders.deliver(order_body(f"o-{number}")).json["status"] == "fulfilling"
+            assert orders.deliver(order_body(f"high-{number}", "high")).json["status"] == "held"
+        assert shop.calls == 4, "two orders, each of which asks and looks"
+        seconds[0] = SILENT_SECONDS
+        orders.make_due()
+        orders.rounds()
+        assert shop.calls == 5
+        assert orders.one("select count(*) from orders.reviews where next_attempt_at < clock_timestamp()") == 0
+        shop.is_up, seconds[0] = True, 2 * SILENT_SECONDS
+
+        def are_done() -> bool:
+            orders.make_due()
+            return orders.one("select count(*) from orders.effects where state <> 'done'") == 0
+
+        orders.rounds(10, until=are_done)
+        assert orders.one("select count(*) from orders.reviews where status not in ('FULFILLED', 'HELD')") == 0
+        assert fixtures.broken_invariants() == []
     finally:
         orders.close()
