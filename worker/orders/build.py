@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from dataclasses import dataclass
 
 from sentinel.client import Client
@@ -15,7 +14,7 @@ from worker.orders.alerts import Alerts, channel_from
 from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.background import Background
 from worker.orders.enrich import Enricher
-from worker.orders.key_check import default_tenant, key_check, trying_client
+from worker.orders.key_check import key_check, required_default_tenant, trying_client
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID
 from worker.orders.processor import OrderProcessor
@@ -78,7 +77,7 @@ def build_order_review(
     Raises `UnsafeConfiguration`, or `EngineUnavailable` without a database.
     """
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=settings.pool_size)
-    tenant_id = settings.tenant_id or _tenant(pool)
+    tenant_id = settings.tenant_id or required_default_tenant(pool)
     store = OrderStore(pool, tenant_id, lease_seconds=settings.lease_seconds)
     client = Client(
         settings.authority_url, settings.api_key, agent_id=AGENT_ID, tenant_id=tenant_id,
@@ -110,10 +109,3 @@ def act_within_seconds(settings: OrderReviewSettings) -> int:
     """The seconds that a start declares: an order's lease, plus the calls to the shop that may be in flight at its end."""
     under_way = max(settings.shop_under_way_seconds, 3 * settings.shop_timeout_seconds)
     return math.ceil(settings.lease_seconds + settings.shop_timeout_seconds + under_way)
-
-
-def _tenant(pool: Pool) -> uuid.UUID:
-    tenant_id = default_tenant(pool)
-    if tenant_id is None:
-        raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
-    return tenant_id

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -26,23 +27,22 @@ log = structlog.get_logger("worker.orders")
 _SECONDS = 1.5
 
 
-def refuse_wrong_key(settings: OrderReviewSettings) -> None:
-    """Raise `UnsafeConfiguration` for a key of another tenant or agent.
+def checked_at_start(settings: OrderReviewSettings) -> OrderReviewSettings:
+    """The settings with their tenant, found once: a process that is replaced later starts even if the database is away.
 
-    A key that cannot be checked now is only logged; readiness checks it again.
+    Raises `UnsafeConfiguration` where there is no tenant, and for a key of another tenant or agent. A key that cannot be
+    checked now is only logged; readiness checks it again.
     """
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=1)
     client = trying_client(settings)
     with contextlib.closing(pool), contextlib.closing(client):
-        tenant_id = settings.tenant_id or default_tenant(pool)
-        if tenant_id is None:
-            return  # `build_order_review` refuses the start for it
+        tenant_id = settings.tenant_id or required_default_tenant(pool)
         fault = key_check(client, pool, tenant_id).fault()
-    if fault is None:
-        return
-    if fault.kind is KeyFaultKind.ANOTHERS:
+    if fault is not None and fault.kind is KeyFaultKind.ANOTHERS:
         raise UnsafeConfiguration(fault.text)
-    log.warning("key_not_tried", why=fault.text)
+    if fault is not None:
+        log.warning("key_not_tried", why=fault.text)
+    return replace(settings, tenant_id=tenant_id)
 
 
 def trying_client(settings: OrderReviewSettings) -> Client:
@@ -58,11 +58,14 @@ def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
     )  # fmt: skip
 
 
-def default_tenant(pool: Pool) -> uuid.UUID | None:
-    """The tenant of orders where the settings name none; None where there is no tenant yet. Raises `EngineUnavailable`."""
+def required_default_tenant(pool: Pool) -> uuid.UUID:
+    """The tenant of orders where the settings name none. Raises `UnsafeConfiguration` where there is none yet, or `EngineUnavailable`."""
 
     def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
         row = connection.execute(DEFAULT_TENANT).fetchone()
         return row[0] if row else None
 
-    return call_with_retry(pool, call)
+    tenant_id = call_with_retry(pool, call)
+    if tenant_id is None:
+        raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+    return tenant_id

@@ -133,18 +133,14 @@ def _act(statement: str, done: str, source: str, order: str, reason: str, by: st
 @contextlib.contextmanager
 def _intake() -> Iterator[tuple[Pool, uuid.UUID]]:
     """Open the intake's database, and find its tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
-    from sentinel.platform.settings import UnsafeConfiguration
     from sentinel.store.address import database_url
     from sentinel.store.database import ORDERS, Pool, with_role
     from sentinel.store.safety import require_schema
-    from worker.orders.key_check import default_tenant
+    from worker.orders.key_check import required_default_tenant
     from worker.orders.settings import load_order_settings
 
     with database_url(ORDERS, own_variable="ORDERS_DATABASE_URL") as url:
         require_schema(url, ORDERS)
         settings = load_order_settings(needs_authority=False, database_url=url)
         with contextlib.closing(Pool(with_role(url, ORDERS, application_name="order-review"), size=1)) as pool:
-            tenant_id = settings.tenant_id or default_tenant(pool)
-            if tenant_id is None:
-                raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
-            yield pool, tenant_id
+            yield pool, settings.tenant_id or required_default_tenant(pool)

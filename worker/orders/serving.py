@@ -13,7 +13,7 @@ from sentinel.platform.logs import configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import require_ready
-from worker.orders.key_check import refuse_wrong_key
+from worker.orders.key_check import checked_at_start
 from worker.orders.settings import OrderReviewSettings
 
 log = structlog.get_logger("worker.orders")
@@ -29,7 +29,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
     )  # fmt: skip
     require_listeners(listener)
     require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
-    refuse_wrong_key(settings)
+    settings = checked_at_start(settings)
     with metrics_folder():
         _run(settings, listener, graceful_seconds)
 

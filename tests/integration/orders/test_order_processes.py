@@ -83,6 +83,34 @@ def test_a_process_in_a_killed_ones_place_serves_by_the_last_good_files(orders: 
         assert (process.process.poll(), len(new_ones(process.process, first))) == (None, 2)
 
 
+def test_a_process_in_a_killed_ones_place_serves_its_tenant_while_the_database_is_away(orders: OrderFixtures) -> None:
+    """The finding: it asked the database which tenant is the default one, and ended the whole intake where there was no answer."""
+    admin = orders.fixtures.admin
+    admin.execute(
+        "insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [orders.fixtures.tenant_id]
+    )
+    database = orders.one("select quote_ident(current_database())")
+    with intake_process(
+        orders.fixtures, orders.authority_url, orders.key, from_nothing=True, SENTINEL_TENANT_ID=""
+    ) as process:
+        (first,) = children_of(process.process.pid)
+        try:
+            admin.execute(f"alter database {database} connection limit 0".encode())
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda: bool(new_ones(process.process, [first])) and is_healthy(process.port))
+        finally:
+            admin.execute(f"alter database {database} connection limit -1".encode())
+        wait_until(lambda: process.post(order_body("o-1")) == 200)
+    assert orders.all("select tenant_id from orders.reviews") == [(orders.fixtures.tenant_id,)]
+
+
+def is_healthy(port: int) -> bool:
+    """Whether the intake answers."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2):
+        return True
+    return False
+
+
 def new_ones(process: subprocess.Popen[str], before: Sequence[int]) -> set[int]:
     """The processes that it forked since; fails where it ended."""
     assert process.poll() is None, "the intake ended"
