@@ -321,6 +321,29 @@ def test_two_accounts_in_one_administrators_hands_are_one_person_until_a_second_
     assert len(fixtures.sql("select 1 from sentinel.events where kind = 'operator_confirmed'")) == 1
 
 
+@pytest.mark.parametrize("how", ["made", "reset"])
+def test_an_account_is_in_its_makers_hands_also_while_the_second_administrator_is_unconfirmed(
+    fixtures: Any, how: str
+) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    # Cat, who reset Bea's password, is gone, and nobody has confirmed Bea's account.
+    fixtures.sql(
+        "update sentinel.operators set changed_by = %s where email = 'bea@demo.local'",
+        fixtures.operator("cat", "viewer").operator_id,
+    )
+    account, eve = hand_over(fixtures, ada, how, app, bea)
+    asked = fixtures.approval("600.00")
+    assert fixtures.sign_in("ada@demo.local", app).approve(asked).json["result"] == "recorded"
+    assert eve.approve(asked).status_code == 403
+    # Nobody is stuck: Ada confirms Bea, and then Bea the account.
+    assert bea.submit(f"/ops/operators/{account}/confirm").status_code == 403
+    ((second,),) = fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")
+    assert ada.submit(f"/ops/operators/{second}/confirm").status_code == 303
+    assert bea.submit(f"/ops/operators/{account}/confirm").status_code == 303
+    assert eve.approve(asked).json["result"] == "approved"
+
+
 def test_an_administrator_of_her_making_confirms_nothing(fixtures: Any) -> None:
     app = fixtures.app()
     ada, bea = two_admins(fixtures, app)

@@ -52,12 +52,12 @@ begin
   return (select min(one::text)::uuid from unnest(hands[array_position(hands, following):]) as one);
 end $$;
 
--- Whether an administrator other than these two could confirm a change: active, and controlled by nobody else.
+-- Whether there is an active administrator other than these two, who can confirm a change. One whose own account is controlled by somebody
+-- is confirmed first: if that one did not count, whoever changes an account would hold it, and it would count as a separate person.
 create or replace function sentinel.has_second_administrator(tenant uuid, first_id uuid, besides uuid) returns boolean language sql stable as $$
   select exists (
     select from sentinel.operators o
-    where o.tenant_id = tenant and o.role = 'admin' and o.active and o.operator_id <> first_id and o.operator_id <> besides
-      and o.changed_by is null)
+    where o.tenant_id = tenant and o.role = 'admin' and o.active and o.operator_id <> first_id and o.operator_id <> besides)
 $$;
 
 -- Whether this session's login is a member of the schema's owner: that login can write every table anyway.
