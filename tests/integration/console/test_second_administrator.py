@@ -126,6 +126,22 @@ def test_what_was_approved_is_collected_within_a_day_by_an_administrator_whose_s
     assert two.ada.submit(f"/ops/approvals/{gone}/collect").status_code == 201
 
 
+def test_what_was_approved_by_somebody_who_left_is_asked_again_and_not_offered_for_collecting(two: Two) -> None:
+    fixtures, cat = two.fixtures, two.fixtures.browser("cat", "admin", two.app, proved=True)
+    asked = waiting(two.ask("password"))
+    approve(fixtures, asked, two.bea)
+    assert waiting(two.ask("password")) == asked and "/collect" in two.ada.get(f"/ops/approvals/{asked}").text
+    fixtures.sql("update sentinel.operators set active = false where email = 'bea@demo.local'")
+    page = two.ada.get(f"/ops/approvals/{asked}").text
+    assert "/collect" not in page and "can no longer be collected" in page
+    again = waiting(two.ask("password"))
+    assert again != asked
+    approve(fixtures, again, cat)
+    assert two.ada.submit(f"/ops/approvals/{asked}/collect").status_code == 409
+    assert two.ada.submit(f"/ops/approvals/{again}/collect").status_code == 200
+    assert "can no longer be collected" not in two.ada.get(f"/ops/approvals/{again}").text
+
+
 def test_a_crash_between_vote_and_act_leaves_both_undone_or_repeatable(two: Two) -> None:
     fixtures = two.fixtures
     role, key = waiting(two.ask("role")), waiting(two.ask("issue"))

@@ -184,9 +184,10 @@ create or replace function sentinel.is_active_admin(tenant uuid, person uuid) re
     where o.tenant_id = tenant and o.operator_id = person and o.role = 'admin' and o.active)
 $$;
 
--- Whether an approved password or key can still be collected: for one day after the decision.
+-- Whether an approved password or key can still be collected: for one day after the decision, while its approving votes still count.
 create or replace function sentinel.is_collectable(a sentinel.approvals) returns boolean language sql stable as $$
   select a.status = 'approved' and a.decided_at > clock_timestamp() - interval '1 day'
+    and (select count(*) from sentinel.counted_votes(a, a.required_role)) >= a.required_people
 $$;
 
 -- Makes an approved change, once: at the vote that approved it (`given` null), or when the requester collects a password or key. Returns
