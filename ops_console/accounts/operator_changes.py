@@ -79,7 +79,7 @@ def checked_address(email: str) -> str:
 
 
 def change_role(pool: Pool, tenant_id: uuid.UUID, *, email: str, role: str) -> None:
-    """Give an operator another role, in force at the next request. Raises `NotFound` or `InvalidInput`."""
+    """Give an operator another role, in force at the next request. Raises `NotFound`, `InvalidInput`, or `Conflict` if the role was changed meanwhile."""
     check_role(role)
     _change(pool, tenant_id, email, SET_ROLE, role)
 
@@ -117,7 +117,9 @@ def confirm(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
 
 def _change(pool: Pool, tenant_id: uuid.UUID, email: str, action: str, role: str | None = None) -> bool:
     known = known_operator(pool, tenant_id, email)
-    return change_operator(pool, local_administrator(tenant_id), known.operator_id, action, role=role)
+    # A change that waits replaces the role of now, and the approving administrator is shown which one that is.
+    seen = known.role if role is not None else None
+    return change_operator(pool, local_administrator(tenant_id), known.operator_id, action, role=role, seen=seen)
 
 
 def known_operator(pool: Pool, tenant_id: uuid.UUID, email: str) -> OperatorRow:

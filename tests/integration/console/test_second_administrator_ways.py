@@ -29,7 +29,7 @@ from sentinel.store.database import CONSOLE, with_role
 from sentinel.store.ids import new_id
 from tests.integration.console.left_open_forms import FORMS, filled, things, webhook_with_dead_letter
 from tests.integration.console.page_roles import PAGES
-from tests.integration.console.second_administrator import FIRST, Two, power, waiting
+from tests.integration.console.second_administrator import FIRST, Two, approve, power, waiting
 from tests.integration.console.second_factors import with_secrets
 from tests.support.logins import program_url
 
@@ -192,6 +192,18 @@ def test_who_was_disabled_in_nobodys_name_is_an_administrator_again_once_enabled
         (True, None)
     ]
     waiting(two.ask("issue"))
+
+
+def test_a_role_that_was_asked_on_the_machine_is_set_only_in_place_of_the_role_it_had_then(two: Two) -> None:
+    fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
+    run(console, "operators", "set-role", "bob@demo.local", "admin")
+    ((asked,),) = fixtures.sql("select approval_id from sentinel.protected_changes")
+    page = two.bea.get(f"/ops/approvals/{asked}").text
+    assert "Make operator bob@demo.local, until now a viewer, an administrator" in page
+    run(fixtures.url, "operators", "set-role", "bob@demo.local", "approver")
+    approve(fixtures, str(asked), two.bea)
+    assert fixtures.sql("select role from sentinel.operators where email = 'bob@demo.local'") == [("approver",)]
+    assert fixtures.sql("select outcome from sentinel.protected_changes") == [("changed",)]
 
 
 def test_what_was_asked_on_the_machine_is_approved_and_collected_there(two: Two) -> None:
