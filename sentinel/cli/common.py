@@ -38,12 +38,12 @@ def json_option(command: Command) -> Command:
 
 
 class FreeText(click.ParamType[str]):
-    """Free text under the same rule as over HTTP: not empty, bounded, only visible characters."""
+    """Free text under the same rule as over HTTP: bounded, only visible characters, and not empty unless `least` is 0."""
 
     name = "text"
 
-    def __init__(self, most: int) -> None:
-        self._rule = Text(most=most, least=1)
+    def __init__(self, most: int, *, least: int = 1) -> None:
+        self._rule = Text(most=most, least=least)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text unchanged; a text that the rule refuses is wrong use of the command."""

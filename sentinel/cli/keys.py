@@ -20,6 +20,7 @@ from sentinel.authority.keys import (
     rotate_key,
 )
 from sentinel.cli.common import (
+    FreeText,
     as_uuid,
     json_option,
     open_pool,
@@ -48,7 +49,7 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
 
 @group.command()
 @click.option("--agent-id", help="Bind the key to this agent; without it, the key is for any agent of the tenant.")
-@click.option("--label", default="", help="What the key is for.")
+@click.option("--label", default="", type=FreeText(100, least=0), help="What the key is for; at most 100 characters.")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
               help="What the key may do; may be given several times.")  # fmt: skip
 @click.option("--worker", is_flag=True, help="A worker's key: it vouches for facts with `vouched_by: worker`.")

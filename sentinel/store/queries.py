@@ -19,7 +19,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import class_row
 
-from sentinel.core.errors import EngineUnavailable, MayBeRecorded, SentinelError, StillDeciding
+from sentinel.core.errors import EngineUnavailable, InvalidInput, MayBeRecorded, SentinelError, StillDeciding
 from sentinel.store.database import READ_ONLY, DatabaseUnreachable, Pool, first_line
 
 Result = TypeVar("Result")
@@ -65,6 +65,9 @@ def _attempted(
                 return call(connection, attempts.left_seconds)
         except psycopg.Error as error:
             attempts.failed(error)
+        except UnicodeEncodeError:
+            # Half of a pair of surrogates: what Python makes of a word of a command line that is not UTF-8.
+            raise InvalidInput("a text among the arguments is not UTF-8") from None
 
 
 class RetriedTransaction:

@@ -284,6 +284,30 @@ def test_operators_are_made_changed_and_deactivated(fixtures: Any) -> None:
         refused(run(fixtures, "operators", "create", bad, "--role", "admin"), 2, "email")
 
 
+NOT_UTF8 = "Pr\udcfcfung"
+"""What a program gets of a word that a terminal sends in Latin-1."""
+
+
+@pytest.mark.parametrize("words", [
+    ("keys", "create", "--label", NOT_UTF8), ("keys", "create", "--owner", NOT_UTF8), ("operators", "deactivate", NOT_UTF8),
+    ("approvals", "list", "--agent", NOT_UTF8), ("approvals", "approve", "<approval>", "--as", NOT_UTF8, "--reason", "x"),
+    ("approvals", "approve", "<approval>", "--as", "ann@demo.local", "--reason", "x", "--digest", NOT_UTF8),
+])  # fmt: skip
+def test_a_word_that_is_not_utf_8_is_refused_on_one_line(fixtures: Any, words: tuple[str, ...]) -> None:
+    fixtures.operator("ann")
+    asked = str(fixtures.approval()) if "<approval>" in words else ""
+    done = run(fixtures, *(asked if word == "<approval>" else word for word in words))
+    assert (done.exit_code, isinstance(done.exception, SystemExit)) == (2, True), repr(done.exception)
+    assert re.search(r"^Error: [^\n]+\n\Z", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_a_keys_label_is_as_short_and_visible_as_on_the_page(fixtures: Any) -> None:
+    for label in ("x" * 101, "left\u202eright"):
+        assert run(fixtures, "keys", "create", "--label", label).exit_code == 2
+    assert run(fixtures, "keys", "create", "--label", "").exit_code == 0
+    assert run(fixtures, "keys", "create", "--label", "x" * 100).exit_code == 0
+
+
 def test_everybodys_sessions_and_tokens_end_at_once_and_who_may_signs_in_again(fixtures: Any) -> None:
     app, other = fixtures.app(), fixtures.tenant("other")
     ann, ada = fixtures.person("ann", app=app), fixtures.person("ada", "admin", app)
