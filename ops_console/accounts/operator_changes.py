@@ -143,6 +143,10 @@ _REFUSALS: dict[str, SentinelError] = {
     "same_hands": Forbidden(
         "an account cannot be confirmed by the person who created or changed it, or by an account that is itself unconfirmed"
     ),
+    "not_own": Conflict(
+        "this account still has the password that somebody else set; it can be confirmed once its owner has signed in and set a"
+        " password of their own"
+    ),
     "last_admin": Conflict("this is the last active admin; add another one first"),
 }
 

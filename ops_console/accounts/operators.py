@@ -28,7 +28,7 @@ class OperatorRow:
 @dataclass(frozen=True, slots=True)
 class PersonRow:
     """An operator as an admin sees one. `sessions` counts the live ones; `changed_by` is the address of the admin who
-    made or changed the account, until a second admin confirms it.
+    made or changed the account, until a second admin confirms it. `must_set_password`: somebody else set the password.
     """
 
     operator_id: uuid.UUID
@@ -40,6 +40,7 @@ class PersonRow:
     has_second_factor: bool
     sessions: int
     changed_by: str | None
+    must_set_password: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ select o.operator_id, o.email, o.role, o.active, o.created_at, o.last_signed_in_
         where s.tenant_id = o.tenant_id and s.operator_id = o.operator_id and s.revoked_at is null
           and s.expires_at > clock_timestamp()
           and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)) as sessions,
-       c.email as changed_by
+       c.email as changed_by, o.password_one_time as must_set_password
 from sentinel.operators o
 left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)

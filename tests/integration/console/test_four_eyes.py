@@ -344,6 +344,26 @@ def test_an_account_is_in_its_makers_hands_also_while_the_second_administrator_i
     assert eve.approve(asked).json["result"] == "approved"
 
 
+def test_an_account_is_not_confirmed_while_its_password_is_the_one_that_its_maker_was_shown(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    account = uuid.uuid4()
+    form = {"operator_id": account, "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
+    shown = agreed(fixtures, ada, ada.submit("/ops/operators", **form), bea).get_data(as_text=True)
+    refused = bea.submit(f"/ops/operators/{account}/confirm")
+    assert (refused.status_code, "password of their own" in refused.get_data(as_text=True)) == (409, True)
+    assert "Confirm this account" not in bea.get(f"/ops/operators/{account}").get_data(as_text=True)
+    # Whoever was shown the password uses it: Ada, who would have had two votes.
+    (first,) = re.findall(r'<code class="secret">([^<]+)<', shown)
+    client, answer = sign_in_with(app, "eve@demo.local", first)
+    assert answer.status_code == 200
+    given = {"old": first, "new": OWN_PASSWORD}
+    headers = {"X-CSRF-Token": answer.json["csrf_token"]}
+    assert client.post("/ops/api/session/password", json=given, headers=headers).status_code == 204
+    assert "Confirm this account" in bea.get(f"/ops/operators/{account}").get_data(as_text=True)
+    assert bea.submit(f"/ops/operators/{account}/confirm").status_code == 303
+
+
 def test_an_administrator_of_her_making_confirms_nothing(fixtures: Any) -> None:
     app = fixtures.app()
     ada, bea = two_admins(fixtures, app)

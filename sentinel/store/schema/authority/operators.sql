@@ -87,8 +87,8 @@ end $$;
 -- Changes a person's account. `by_id` is the operator who changes it: null for a command on the machine itself, where a lock-out cannot
 -- happen.
 -- act: role_set (to `given`; `seen` is the role that was shown), deactivated, reactivated, password_reset (hash in `given`),
--- second_factor_reset, access_ended, confirmed (by a second administrator). Returns done, same, unknown, changed, self, same_hands or
--- last_admin.
+-- second_factor_reset, access_ended, confirmed (by a second administrator). Returns done, same, unknown, changed, self, same_hands,
+-- not_own or last_admin.
 create or replace function sentinel.change_operator(
   tenant uuid, person uuid, act text, given text, seen text, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -116,6 +116,8 @@ begin
         select from sentinel.operators o where o.tenant_id = tenant and o.operator_id = by_id and o.changed_by is not null)) then
       return 'same_hands';
     end if;
+    -- Whoever set this password could still use it, and would hold a confirmed account.
+    if p.password_one_time then return 'not_own'; end if;
     update sentinel.operators set changed_by = null where tenant_id = tenant and operator_id = person;
   elsif act = 'role_set' then
     update sentinel.operators set role = given where tenant_id = tenant and operator_id = person;
