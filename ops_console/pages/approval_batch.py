@@ -100,7 +100,7 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
         context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, change_text=change_text,
         lines=[
-            (one, one.cannot_vote_reason(person), one.choices(), facts_of(one.about.request, accounts=True))
+            (one, one.cannot_vote_reason(person), one.choices(person), facts_of(one.about.request, accounts=True))
             for one in questions
         ],
     )  # fmt: skip

@@ -118,6 +118,19 @@ class ApprovalDetail:
         """This person's recorded vote."""
         return next((vote for vote in self.voices if vote.operator == person.email), None)
 
+    def is_decided_by_repeating(self, person: Actor) -> bool:
+        """Whether enough people have approved because votes count again since the last one: then whoever approved decides
+        by approving again.
+        """
+        mine = self.vote_of(person)
+        return (
+            mine is not None
+            and mine.verdict == "approve"
+            and mine.counts
+            and self.is_open
+            and self.row.approvals_given >= self.row.required_people
+        )
+
     def cannot_vote_reason(self, person: Actor) -> str:
         """Why this person cannot vote here, in a sentence; empty where they can."""
         if not self.is_open:
@@ -128,16 +141,19 @@ class ApprovalDetail:
             return "You, or an account that counts as yours, requested this: another administrator has to decide it."
         if self.about.requested_by_reader:
             return "You own the key that requested this, so another person has to decide it."
-        if self.vote_of(person) is not None:
+        if self.vote_of(person) is not None and not self.is_decided_by_repeating(person):
             return "You have voted. Another person has to decide."
         if not has_role(person.role, self.row.required_role):
             return f"Deciding this needs the role {self.row.required_role}; you can only read it."
         return ""
 
-    def choices(self) -> list[Choice]:
-        """The votes that are offered now."""
+    def choices(self, person: Actor) -> list[Choice]:
+        """The votes that are offered to this person now; to one who may only repeat theirs, approving alone."""
         offered = {**CHOICES, **_OF_CHANGE} if self.row.change else CHOICES
-        return [offered[name] for name in self._names()] if self.is_open else []
+        names = self._names() if self.is_open else []
+        if self.is_decided_by_repeating(person):
+            names = [name for name in names if name in ("approve", FULFIL)]
+        return [offered[name] for name in names]
 
     def _names(self) -> list[str]:
         if self.about.kind != "order":

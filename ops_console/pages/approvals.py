@@ -226,7 +226,7 @@ def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal 
     cannot_vote_reason = question.cannot_vote_reason(person)
     values: dict[str, Any] = {
         "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
-        "choices": [] if cannot_vote_reason else question.choices(), "seen": seen(question), "mine": question.vote_of(person),
+        "choices": [] if cannot_vote_reason else question.choices(person), "seen": seen(question), "mine": question.vote_of(person),
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),

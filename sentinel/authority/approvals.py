@@ -293,6 +293,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no approval with this id"),
     "not_pending": Conflict("this approval was decided before"),
     "expired": Conflict("this approval expired; the agent has to ask again"),
+    # Not returned where votes count again since the last one and are enough: then approving again decides.
     "already_voted": Conflict("you have voted on this approval already; another person has to vote"),
     "changed": Conflict("the digest is not the one of this approval; look at it again"),
     "not_offered": Conflict("this cannot be approved; reject it, or record that it was handled by hand"),

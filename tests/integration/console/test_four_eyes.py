@@ -14,7 +14,7 @@ from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.operators import credentials, use_one_time_password
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
-from sentinel.authority.protected_changes import CONFIRM, END_ACCESS
+from sentinel.authority.protected_changes import CONFIRM, DEACTIVATE, END_ACCESS, REACTIVATE
 from sentinel.core.errors import SentinelError
 from tests import mutants
 from tests.integration.console.conftest import Caller
@@ -150,6 +150,28 @@ def test_a_vote_given_before_the_change_still_counts(fixtures: Any) -> None:
         "update sentinel.operators set changed_by_another_at = clock_timestamp() where operator_id = %s", operator_id
     )
     assert approved(fixtures, asked, fixtures.person("carl", app=app)) == "approved"
+
+
+def test_where_a_vote_counts_again_and_is_enough_whoever_voted_decides_by_repeating_theirs(fixtures: Any) -> None:
+    app = fixtures.app()
+    ada, bob = fixtures.operator("ada", "admin"), fixtures.operator("bob")
+    cat = fixtures.at_page(fixtures.operator("cat").email, app, proved=True)
+    asked = fixtures.approval("600.00")
+    assert fixtures.sign_in(bob, app).approve(asked).json["result"] == "recorded"
+    assert change_operator(fixtures.pool, ada, bob.operator_id, DEACTIVATE)
+    vote = {"verdict": "approve", "reason": "looked at it", "digest": fixtures.digest(asked)}
+    for _ in range(2):
+        cat.submit(f"/ops/approvals/{asked}", **vote)
+        page = cat.get(f"/ops/approvals/{asked}").get_data(as_text=True)
+        assert "1 of 2 people have approved" in page and "Another person has to decide" in page
+    assert change_operator(fixtures.pool, ada, bob.operator_id, REACTIVATE)
+    page = cat.get(f"/ops/approvals/{asked}").get_data(as_text=True)
+    assert "2 of 2 people have approved" in page and 'value="approve"' in page and 'value="reject"' not in page
+    assert cat.submit(f"/ops/approvals/{asked}", **vote).status_code == 303
+    assert fixtures.sql("select status, decided_by from sentinel.approvals") == [
+        ("approved", "bob@demo.local, cat@demo.local")
+    ]
+    assert fixtures.sql("select count(*) from sentinel.events where kind = 'approval_vote'") == [(2,)]
 
 
 def test_every_way_to_a_vote_refuses_alike(fixtures: Any) -> None:

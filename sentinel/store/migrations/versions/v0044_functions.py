@@ -1,4 +1,4 @@
-"""Who holds an account that an administrator changed, when it is confirmed, and what can be collected; all of it is functions."""
+"""Who holds an account that an administrator changed, when it is confirmed, what can be collected, what decides; all of it is functions."""
 
 revision = "0044"
 down_revision = "0043"

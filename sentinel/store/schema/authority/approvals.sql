@@ -233,10 +233,17 @@ begin
   end if;
   insert into sentinel.approval_votes (tenant_id, approval_id, operator_id, verdict, reason, via, voted_at)
   values (tenant, approval, operator, vote, why, how, moment) on conflict do nothing;
-  if not found then result := 'already_voted'; return next; return; end if;
-  perform sentinel.append_event(tenant, event, 'approval_vote', a.operation_id, a.agent_id, moment,
-    sentinel.asked_in_evidence(a) || jsonb_build_object('approval_id', approval, 'operator', person.email, 'reason', why,
-                                                        'reference', elsewhere, 'verdict', vote, 'via', how));
+  if found then
+    perform sentinel.append_event(tenant, event, 'approval_vote', a.operation_id, a.agent_id, moment,
+      sentinel.asked_in_evidence(a) || jsonb_build_object('approval_id', approval, 'operator', person.email, 'reason', why,
+                                                          'reference', elsewhere, 'verdict', vote, 'via', how));
+  -- Votes may have come to count again since the last one, as when a voter was reactivated, and nobody else may be left to vote: then
+  -- approving again, by a person whose approval counts, decides.
+  elsif vote <> 'approve' or not exists (
+      select from sentinel.counted_votes(a, a.required_role) v where v.operator_id = operator)
+      or (select count(*) from sentinel.counted_votes(a, a.required_role)) < a.required_people then
+    result := 'already_voted'; return next; return;
+  end if;
   given := 0; names := person.email;
   if vote = 'approve' then
     select count(*), string_agg(v.email, ', ' order by v.voted_at) into given, names from sentinel.counted_votes(a, a.required_role) as v;
