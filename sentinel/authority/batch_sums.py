@@ -71,7 +71,8 @@ class BudgetSum:
 class RateSum:
     """One `sentinel.rate_sum`: what a batch adds to one breaker in one currency, counting rows that the policy allows.
 
-    `shared` are the groups of rows that name the breaker; `all_operations` counts every currency.
+    `shared` are the groups of rows that name the breaker; `all_operations` counts every currency. `is_mixed`: the batch
+    has several versions of the breaker's terms, which in different currencies may differ in the amount only.
     """
 
     tenant_id: uuid.UUID
@@ -184,7 +185,8 @@ def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: t
     currency = terms.currency or ""
     found = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
     if found is None:
-        mixed, operations = any(one.breaker != breaker for one in same), same[0].all_operations if same else 0
+        mixed = any(one.currency == currency or _shared_terms(one.breaker) != _shared_terms(breaker) for one in same)
+        operations = same[0].all_operations if same else 0
         found = RateSum(terms.tenant_id, [], currency, breaker, mixed, 0, operations, 0)
         same.append(found)
     if mine.group is not None and mine.group not in found.shared:
@@ -194,6 +196,11 @@ def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: t
     for one in same:
         one.all_operations += mine.operations
         one.is_mixed |= found.is_mixed
+
+
+def _shared_terms(breaker: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the terms of a breaker that are the same in every currency: without its amount, and the words that name it."""
+    return breaker[: _BREAKER.index("most_minor")]
 
 
 @lru_cache(maxsize=4096)

@@ -219,6 +219,23 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
         assert turns * number / 3 <= sets(batched) < turns * number
 
 
+def a_batch_in_two_currencies(dice: random.Random, turn: int, number: int) -> list[Body]:
+    bodies = a_new_batch(dice, turn, number)
+    for body in bodies[::2]:
+        body["params"]["amount"]["currency"] = "EUR"
+    return bodies
+
+
+def test_rows_of_two_currencies_are_recorded_in_one_set(database_url: str, tmp_path: Path) -> None:
+    """The finding: a breaker that declares an amount for each currency let no row of such a batch into a set."""
+    turns, number, policies = scaled(4), 16, roomy_policies(tmp_path)
+    fixtures = make_fixtures(database_url, policies=policies)
+    with closing(fixtures), two_worlds(fixtures, policies) as (batched, single):
+        assert differences(batched, single, seeded(34, turns * number), turns, number, a_batch_in_two_currencies) == []
+        print(f"N={turns * number} rows in {turns} batches, {sets(batched)} of them in sets")
+        assert sets(batched) >= turns * number / 2
+
+
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [

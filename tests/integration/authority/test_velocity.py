@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,44 @@ def test_exactly_the_declared_amount_passes_and_a_minor_unit_more_halts(database
         )
     finally:
         fixtures.close()
+
+
+@pytest.fixture
+def two_currencies(database_url: str, tmp_path: Path) -> Iterator[Fixtures]:
+    """A set of fixtures whose agents may do ten operations and pay 300.00 USD and 300.00 EUR in five minutes."""
+    file = rated(tmp_path, amount="300.00") / "rated.yaml"
+    file.write_text(re.sub(r'\{USD: ("[\d.]+")\}', r"{USD: \1, EUR: \1}", file.read_text()))
+    with closing(make_fixtures(database_url, policies=tmp_path)) as fixtures:
+        yield fixtures
+
+
+def together(fixtures: Fixtures, *amounts: tuple[str, str], agent: str = AGENT) -> list[tuple[str, str]]:
+    """The verdicts on operations that come in one batch, in the order of their keys."""
+    rows = []
+    for place, (value, currency) in enumerate(amounts):
+        body = guard_body(value=value)
+        asked = build_operation(
+            agent_id=agent, action="refund.create", idempotency_key=f"{place:02}_{unique('k')}", risk_class="standard",
+            params=body["params"] | {"amount": {"value": value, "currency": currency}},
+        )  # fmt: skip
+        rows.append(decided_row(fixtures.authority, callers(fixtures), asked, has_start_step=True, elapsed_ms=0))
+    return verdicts(list(record_decisions(fixtures.authority.pool, rows)))
+
+
+def test_two_currencies_of_a_batch_share_the_declared_count(two_currencies: Fixtures) -> None:
+    allowed, small = ("ALLOW", "small_amount"), [("1.00", "USD"), ("1.00", "EUR")]
+    assert together(two_currencies, *small * 4) == [allowed] * 8
+    assert together(two_currencies, *small * 2) == [allowed] * 2 + [("DENY", "velocity_halted"), ("DENY", "halted")]
+    assert two_currencies.broken_invariants() == []
+
+
+def test_each_currency_of_a_batch_has_the_declared_amount(two_currencies: Fixtures) -> None:
+    allowed = ("ALLOW", "small_amount")
+    assert together(two_currencies, ("150.00", "USD"), ("150.00", "EUR"), ("149.99", "EUR")) == [allowed] * 3
+    assert together(two_currencies, ("0.01", "EUR"), ("150.00", "USD"), ("0.01", "EUR")) == (
+        [allowed] * 2 + [("DENY", "velocity_halted")]
+    )
+    assert two_currencies.broken_invariants() == []
 
 
 def test_another_agent_goes_on(ten: Fixtures) -> None:
