@@ -187,6 +187,31 @@ def test_where_its_room_and_its_once_key_are_gone_it_is_held_beside_them(fixture
     assert fixtures.broken_invariants() == []
 
 
+NEIGHBOUR = """
+insert into sentinel.usage_parts (tenant_id, limit_key, bucket, window_seconds, cap_minor, captured_minor)
+select tenant_id, limit_key, bucket + make_interval(mins => %(minutes)s), %(seconds)s, cap_minor, cap_minor
+from sentinel.usage where limit_key like '%%/agent_hour|%%'
+"""
+HELD_BESIDE = """
+select l.beside from sentinel.reservations r cross join lateral unnest(r.limit_keys, r.overrides) as l (limit_key, beside)
+where r.state = 'held' and l.limit_key like '%%/agent_hour|%%'
+"""
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds", "beside"),
+    [(-60, 3600, False), (-55, 3600, True), (55, 3600, True), (60, 3600, False), (90, 7200, True), (-90, 7200, False)],
+)
+def test_it_is_held_beside_the_cap_where_any_window_that_covers_it_is_full(
+    fixtures: Fixtures, minutes: int, seconds: int, beside: bool
+) -> None:
+    """The budget of its hour is used up in one other part, so many minutes later, of a window of so many seconds."""
+    body, _, _ = ended(fixtures)
+    fixtures.admin.execute(NEIGHBOUR.encode(), {"minutes": minutes, "seconds": seconds})
+    assert fixtures.report(body).get_json()["contradiction"] is True
+    assert fixtures.one(HELD_BESIDE) is beside
+
+
 def test_a_refund_that_was_made_again_under_another_spelling_is_no_damage_beside_its_contradiction(
     fixtures: Fixtures,
 ) -> None:

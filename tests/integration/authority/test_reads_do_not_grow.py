@@ -4,6 +4,7 @@ through a table.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,14 +21,16 @@ from ops_console.read_models.order_search import page_sql as orders_page
 from sentinel.authority import halts
 from sentinel.authority.approval_queue import decided_sql, list_approvals, list_sql
 from sentinel.authority.approvals import COLUMNS, DECIDED_SINCE_OF, decided_since
-from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
+from sentinel.authority.decisions import RECORD_CONTRADICTION, RECORD_DECISIONS, REPORT_OUTCOMES
 from sentinel.authority.halts import KNOWN_TARGETS, known_targets
 from sentinel.authority.policies import HIGHEST_LIMIT_USAGE, OPERATIONS_LOOKED_AT
 from sentinel.store.batch_statement import run_statement
 from sentinel.store.database import AUTHORITY, CONSOLE
+from sentinel.store.ids import new_id
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures
+from tests.support.not_executed import ended, lift_all
 from tests.support.permit_pile import pile_up
 from tests.support.roomy import roomy_policies
 
@@ -108,6 +111,47 @@ def test_mutant_that_joins_budgets_is_caught(roomy: Fixtures) -> None:
     mutants.cut(roomy, "sentinel.hold_sums", "u.ctid = f.found_at and", "(u.ctid = f.found_at or u.subject || '' = f.subject and u.policy_id = f.policy_id) and")  # fmt: skip
     few, many = growth(roomy, 4)
     assert many >= few + 100
+
+
+# a contradiction --------------------------------------------------------------------------------------------------------
+
+PUT_PARTS = """
+insert into sentinel.usage_parts (tenant_id, limit_key, bucket, window_seconds, cap_minor)
+select u.tenant_id, u.limit_key, u.bucket - nth * interval '5 minutes', u.window_seconds, u.cap_minor
+from sentinel.usage u cross join generate_series(1, %(number)s) as nth where u.window_seconds = 3600 on conflict do nothing
+"""
+
+
+def read_by_a_contradiction(fixtures: Fixtures, connection: psycopg.Connection[Any], parts: int) -> int:
+    """Blocks that it reads where limits of an hour have been in use for so many parts of their window."""
+    body, answer, _ = ended(fixtures)
+    permit = fixtures.one(
+        "select permit_id from sentinel.operation_states where decision_event_id = %s", answer["decision_event_id"]
+    )
+    fixtures.admin.execute(PUT_PARTS.encode(), {"number": parts})
+    named = {
+        "seq": 0,
+        "ask": json.dumps(report_of(fixtures, body, permit)),
+        "halt_id": new_id(),
+        "halt_event_id": new_id(),
+    }
+    found = blocks(fixtures, connection, lambda: connection.execute(RECORD_CONTRADICTION, named))
+    assert (
+        fixtures.one(
+            "select count(*) from sentinel.contradictions where event_id = %s", json.loads(named["ask"])["event_id"]
+        )
+        == 1
+    )
+    lift_all(fixtures)
+    return found
+
+
+def test_a_contradiction_reads_no_more_of_limits_that_have_been_in_use_for_years(roomy: Fixtures) -> None:
+    """The finding: after two years it took longer than a statement may, and meanwhile nobody got a decision."""
+    with roomy.as_role(AUTHORITY) as connection:
+        _, few, many = [read_by_a_contradiction(roomy, connection, parts) for parts in (FEW, FEW, 2 * MANY)]
+    print(f"blocks: {few} with {FEW} parts, {many} with {2 * MANY}")
+    assert 0 < many < few + 100
 
 
 # looks at approvals -----------------------------------------------------------------------------------------------------

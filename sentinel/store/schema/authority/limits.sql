@@ -314,11 +314,14 @@ begin
 end $$;
 
 -- Holds again what a permit held and gave back, in the window parts of its reservation: within the cap where it still fits, else beside it.
--- The caller holds the halt lock, which keeps out guards (they sum first and write later), and the locks of the budgets.
-create or replace function sentinel.hold_again(tenant uuid, operation uuid) returns void language plpgsql as $$
+-- The caller holds the halt lock, which keeps out guards (they sum first and write later), and the locks of the budgets. Reads only the
+-- parts from the longest window before the reservation's part to the longest after it: a limit in use for years has hundreds of thousands.
+create or replace function sentinel.hold_again(tenant uuid, operation uuid) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   r sentinel.operation_states;
   leg record;
+  longest interval;                                                        -- the window may have been another at another time
   parts sentinel.usage[];
   part sentinel.usage;
   beside boolean[] := '{}';
@@ -327,8 +330,12 @@ begin
   if not found then return; end if;
   for leg in select l.limit_key, l.bucket from sentinel.reservations held cross join lateral unnest(held.limit_keys, held.buckets) as l (limit_key, bucket)
              where held.tenant_id = tenant and held.operation_id = operation loop
+    longest := (select make_interval(secs => max(u.window_seconds)) from sentinel.usage u
+                where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.policy_id = sentinel.policy_of(leg.limit_key)
+                  and u.subject = sentinel.subject_of(leg.limit_key) and u.bucket >= leg.bucket);
     parts := array(select u from sentinel.usage u where u.tenant_id = tenant and u.limit_key = leg.limit_key
-                     and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key));
+                     and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key)
+                     and u.bucket between leg.bucket - longest and leg.bucket + longest);
     select * into part from unnest(parts) as u where u.bucket = leg.bucket;
     if part.bucket is null or exists (
         select from unnest(parts) as place
