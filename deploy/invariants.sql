@@ -55,7 +55,8 @@ select format('budget %s from %s', limit_key, bucket) from sentinel.usage u full
 where (coalesce(u.captured_minor, 0), coalesce(u.override_captured_minor, 0)) <> (coalesce(s.captured, 0), coalesce(s.override_captured, 0));
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
--- Only limit keys whose sum over all time exceeds their cap are checked window by window.
+-- Only limit keys whose sum over all time exceeds their cap are checked window by window. Parts of another window are left out: after a
+-- change of the policy a later amount, under a higher cap, may be in an earlier part.
 with used as materialized (
   select tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor from sentinel.usage
 ), suspects as materialized (
@@ -65,7 +66,7 @@ select format('budget %s from %s', u.limit_key, u.bucket) from suspects join use
 where u.cap_minor < (
   select sum(o.held_minor + o.captured_minor) from used o
   where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
-    and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
+    and o.window_seconds = u.window_seconds and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
   and u.held_minor + u.captured_minor > 0;
 
 -- reservation_without_live_permit: a held reservation belongs to an operation whose permit is valid, that is started, or that is in doubt

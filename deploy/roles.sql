@@ -49,7 +49,7 @@ grant update (status, decision, reason_code, once_live, approval_id, permit_id, 
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
   in_doubt_reason, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, limit_overrides, reservation, counted_at) on sentinel.operation_states to sentinel_authority;
 grant update (limits, buckets, window_seconds, caps, held, captured) on sentinel.budgets to sentinel_authority;
-grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
+grant update (window_seconds, cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage_parts to sentinel_authority;
 -- An authority can expire an approval; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.authority.decisions import Recorded
+from sentinel.authority.policies import declare_policies
 from tests import mutants
 from tests.support.clock import set_clock, take_over
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
@@ -267,3 +268,47 @@ def test_while_the_clock_runs_over_a_boundary_each_side_gets_its_budget_once(clo
         assert sides["ALLOW", False] == min(ROOM, sides["ALLOW", False] + sides["DENY", False])
         assert sides["ALLOW", True] == ROOM, "no more and no less on either side"
     assert clocked.broken_invariants() == []
+
+
+# A window that the policy changes: earlier parts keep the terms of their time ------------------------------------------
+
+NOON = datetime(2027, 5, 12, 12, tzinfo=UTC)
+
+
+def declared(desk: Desk, folder: Path, window: str, cap: int) -> None:
+    """From now on the limit has this window and cap."""
+    (folder / "changing.yaml").write_text(POLICY.format(name="changing", zone="UTC", window=window, cap=cap))
+    desk.authority.policies.reload()
+    declare_policies(desk.authority)
+
+
+def paid(desk: Desk, account: str, number: int) -> int:
+    """How many of so many refunds of 10 are allowed; they are paid then."""
+    asked = [guard_body(value=10, action="w.changing", params={"account_ref": account}) for _ in range(number)]
+    allowed = [(one, got) for one in asked if (got := desk.guard(one)).decision == "ALLOW"]
+    settle(desk, allowed)
+    return len(allowed)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("rolling 24h", "rolling 7d"),
+        ("rolling 24h", "calendar_day"),
+        ("rolling 90d", "calendar_month"),
+        ("calendar_day", "rolling 24h"),
+    ],
+)
+def test_a_window_that_the_policy_changes_is_no_damage(
+    clocked: Fixtures, tmp_path: Path, before: str, after: str
+) -> None:
+    """The finding: what is used after such a change may be counted in an earlier part, behind one with the smaller cap of before."""
+    account = unique("acct")
+    with desks(clocked, 1) as (desk,):
+        for minute, window, cap, fits in (
+            (1, before, 10, 1), (37, before, 20, 1), (43, after, 60, 4), (49, before, 90, 3), (55, after, 120, 3),
+        ):  # fmt: skip
+            set_clock(clocked, NOON + timedelta(minutes=minute))
+            declared(desk, tmp_path, window, cap)
+            assert paid(desk, account, fits + 1) == fits, f"{window}: all that was used today counts"
+            assert clocked.broken_invariants() == []

@@ -182,6 +182,7 @@ begin
   on conflict (tenant_id, limit_key, bucket) do update set
     held_minor = u.held_minor + excluded.held_minor, captured_minor = u.captured_minor + excluded.captured_minor,
     override_held_minor = u.override_held_minor + excluded.override_held_minor,
+    window_seconds = case when excluded.held_minor + excluded.captured_minor > 0 then excluded.window_seconds else u.window_seconds end,
     cap_minor = case when excluded.held_minor + excluded.captured_minor > 0 then excluded.cap_minor else u.cap_minor end;
 end $$;
 
