@@ -38,6 +38,20 @@ def test_a_replay_shows_the_recorded_decision_and_who_ended_it(fixtures: Fixture
     assert found["proof_pack"] == answer["proof_pack"] and "permit_token" not in found and "start" not in found
 
 
+def test_another_key_of_the_tenant_reads_it_too(fixtures: Fixtures) -> None:
+    body, _, _ = ended(fixtures)
+    stranger = fixtures.new_key()
+    found = fixtures.post("action/guard", body, key=stranger).get_json()
+    assert (found["status"], found["outcome"], found.get("resolution")) == ("completed", "error", "not_executed")
+    assert "permit_token" not in found and "start" not in found
+    fixtures.report(body)
+    found = fixtures.post("action/guard", body, key=stranger).get_json()
+    assert (found["outcome"], found.get("resolution")) == ("success", "not_executed"), "both words stand"
+    say(fixtures, body, executed=True)
+    found = fixtures.post("action/guard", body, key=stranger).get_json()
+    assert (found["outcome"], "resolution" in found) == ("success", False)
+
+
 def test_a_caller_without_a_start_step_is_refused_too(fixtures: Fixtures) -> None:
     body = four_keys(guard_body(value=40))
     fixtures.guard(body)

@@ -140,7 +140,9 @@ def test_what_stands_in_a_keys_place_after_a_rotation_goes_on(fixtures: Fixtures
 
 
 def test_mutant_that_tells_another_key_of_a_permission_is_caught(fixtures: Fixtures) -> None:
-    mutants.cut(fixtures, "sentinel.replay", "if s.status in ('allowed', 'approved') then", "if false then")
+    mutants.cut(
+        fixtures, "sentinel.replay", "if is_others and s.status in ('allowed', 'approved') then", "if false then"
+    )
     asked = [permission_of_another_key(fixtures, how) for how in OUT[:3]]
     told = [fixtures.post("action/guard", four, key=fixtures.new_key()).get_json() for four in asked]
     assert [one.get("status") for one in told] == ["approved", "allowed", "allowed"]

@@ -57,6 +57,7 @@ declare
   s sentinel.operation_states;
   out sentinel.guard_output;
   moment timestamptz;
+  is_others boolean;
 begin
   if o.digest <> ask.digest then
     out.seq := ask.seq; out.request := o.request; out.operation_id := o.operation_id; out.decided_at := o.created_at;
@@ -66,22 +67,18 @@ begin
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
   moment := clock_timestamp();                                             -- after any wait for the row, e.g. for a vote
-  if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
-    -- Another requester may read the decision, but only the one that asked may act on it. A caller without a start step acts on these two
-    -- states alone, so they are withheld.
-    if s.status in ('allowed', 'approved') then
-      out.seq := ask.seq; out.result := 'another_key';
-      return out;
-    end if;
-    out := sentinel.current_answer(ask, o.operation_id, 'replayed');
-    out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
+  is_others := sentinel.is_anothers(o, ask.principal_id, ask.bound_agent);
+  -- Another requester may read the decision, but only the one that asked may act on it. A caller without a start step acts on these two
+  -- states alone, so they are withheld.
+  if is_others and s.status in ('allowed', 'approved') then
+    out.seq := ask.seq; out.result := 'another_key';
     return out;
   end if;
-  if s.not_executed_at is not null then
-    -- From here no answer permits the action. The result is the latest resolution: after a success that contradicted "not executed" a
-    -- person may have said "executed"; until then both are on record, with the success as the outcome.
+  if is_others or s.not_executed_at is not null then
+    -- After "not executed" no answer permits the action. The result is the latest resolution: after a success that contradicted "not
+    -- executed" a person may have said "executed"; until then both are on record, with the success as the outcome.
     out := sentinel.current_answer(ask, o.operation_id,
-      case when s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
+      case when s.not_executed_at is null or s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
