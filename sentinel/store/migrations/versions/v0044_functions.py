@@ -1,4 +1,7 @@
-"""Who holds an account that an administrator changed, when it is confirmed, what can be collected, what decides; all of it is functions."""
+"""Functions alone: control of accounts, what can be collected and decides, budgets held again, parts' windows, "not executed" for every key.
+
+They come with the schema files, as in every migration.
+"""
 
 revision = "0044"
 down_revision = "0043"
