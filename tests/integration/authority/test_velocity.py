@@ -143,7 +143,7 @@ def two_currencies(database_url: str, tmp_path: Path) -> Iterator[Fixtures]:
         yield fixtures
 
 
-def together(fixtures: Fixtures, *amounts: tuple[str, str], agent: str = AGENT) -> list[tuple[str, str]]:
+def in_one_batch(fixtures: Fixtures, *amounts: tuple[str, str], agent: str = AGENT) -> list[tuple[str, str]]:
     """The verdicts on operations that come in one batch, in the order of their keys."""
     rows = []
     for place, (value, currency) in enumerate(amounts):
@@ -158,15 +158,15 @@ def together(fixtures: Fixtures, *amounts: tuple[str, str], agent: str = AGENT) 
 
 def test_two_currencies_of_a_batch_share_the_declared_count(two_currencies: Fixtures) -> None:
     allowed, small = ("ALLOW", "small_amount"), [("1.00", "USD"), ("1.00", "EUR")]
-    assert together(two_currencies, *small * 4) == [allowed] * 8
-    assert together(two_currencies, *small * 2) == [allowed] * 2 + [("DENY", "velocity_halted"), ("DENY", "halted")]
+    assert in_one_batch(two_currencies, *small * 4) == [allowed] * 8
+    assert in_one_batch(two_currencies, *small * 2) == [allowed] * 2 + [("DENY", "velocity_halted"), ("DENY", "halted")]
     assert two_currencies.broken_invariants() == []
 
 
 def test_each_currency_of_a_batch_has_the_declared_amount(two_currencies: Fixtures) -> None:
     allowed = ("ALLOW", "small_amount")
-    assert together(two_currencies, ("150.00", "USD"), ("150.00", "EUR"), ("149.99", "EUR")) == [allowed] * 3
-    assert together(two_currencies, ("0.01", "EUR"), ("150.00", "USD"), ("0.01", "EUR")) == (
+    assert in_one_batch(two_currencies, ("150.00", "USD"), ("150.00", "EUR"), ("149.99", "EUR")) == [allowed] * 3
+    assert in_one_batch(two_currencies, ("0.01", "EUR"), ("150.00", "USD"), ("0.01", "EUR")) == (
         [allowed] * 2 + [("DENY", "velocity_halted")]
     )
     assert two_currencies.broken_invariants() == []
