@@ -462,7 +462,7 @@ where acknowledged_at is null and next_attempt_at > clock_timestamp() + interval
 
 -- stuck_claims: no ledger entry is held more than half a minute past its lease
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
-where status in ('GUARDING', 'ALLOWED') and lease_until < clock_timestamp() - interval '30 seconds';
+where status in ('GUARDING', 'ALLOWED') and lease_until < statement_timestamp() - interval '30 seconds';
 
 -- executed_without_confirmation: an entry whose customer was asked is executed only after the customer confirmed
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries l join refunds.executions e using (tenant_id, ledger_entry_id)
@@ -647,7 +647,7 @@ select format('order %s of %s', r.order_id, r.source) from orders.reviews r wher
 
 -- order_refund_died_unseen: a filed refund that was denied or failed has brought its order back to a person, within 2 minutes
 select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
-where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < clock_timestamp() - interval '2 minutes';
+where f.state = 'filed' and l.status in ('DENIED', 'ERROR') and l.updated_at < statement_timestamp() - interval '2 minutes';
 
 -- order_refund_beside_hold: an order whose filed refund was paid is REFUND_FILED or REFUND_REFUSED
 select 'ledger entry ' || f.ledger_entry_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
@@ -667,7 +667,7 @@ select format('order %s of %s', r.order_id, r.source) from orders.reviews r wher
 
 -- order_stuck: no order is in progress more than half a minute past its lease, or past the time when it was due again
 select format('order %s of %s', order_id, source) from orders.reviews
-where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < clock_timestamp() - interval '30 seconds';
+where status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < statement_timestamp() - interval '30 seconds';
 
 -- order_answer_of_another: a recorded response belongs to its own order, and is final only if the order is
 select format('delivery of order %s of %s', d.order_id, d.source) from orders.deliveries d left join orders.reviews r using (tenant_id, review_id)

@@ -41,13 +41,17 @@ class CannotServe(SentinelError):
 
 
 def require_free_port(host: str, port: int, variable: str) -> None:
-    """Raise `CannotServe` when the port is in use or cannot be bound; its text names `variable`, the setting to change."""
+    """Raise `CannotServe` when the port is in use or cannot be bound, or the host is not one of this machine's; names `variable`, the port's setting."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise CannotServe(
+                    f"{host} is not an address of this machine; change the host set beside {variable}"
+                ) from None
             what = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise CannotServe(f"port {port} on {host} {what}; choose another with {variable}") from None
 

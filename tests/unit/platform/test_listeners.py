@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.platform.serving.server import Listener, require_listeners
+from sentinel.platform.serving.server import CannotServe, Listener, require_listeners
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.ports import free_port
 
@@ -52,3 +52,12 @@ def test_ports_of_their_own_and_one_port_of_two_servers_addresses_are_taken() ->
     port = free_port()
     require_listeners(listener("127.0.0.1", port, ("127.0.0.1", free_port())), listener("127.0.0.2", port))
     require_listeners(listener("127.0.0.1", free_port()), listener("127.0.0.1", free_port()))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "256.1.1.1"])
+def test_a_host_that_is_none_of_this_machine_is_named_and_not_its_port(host: str) -> None:
+    """The finding: it said that the port cannot be used, and to choose another."""
+    with pytest.raises(
+        CannotServe, match=f"^{host} is not an address of this machine; change the host set beside PORT$"
+    ):
+        require_listeners(listener(host, free_port()))
