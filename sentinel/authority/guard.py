@@ -20,8 +20,9 @@ from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard_rows import GuardRow, GuardTerms, shared_json
 from sentinel.authority.housekeeping import LIMIT_MARK_SECONDS
 from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.authority.reasons import reason_text
 from sentinel.core.canonical import canonical_json, canonical_value, sha256_hex
-from sentinel.core.decision import Decision, no_matching_policy
+from sentinel.core.decision import Decision, no_matching_policy, stricter_reason
 from sentinel.core.errors import (
     Conflict,
     Forbidden,
@@ -36,6 +37,7 @@ from sentinel.core.errors import (
     TooManyOpenPermits,
     TooManyOpenQuestions,
 )
+from sentinel.core.money import Money, money_out
 from sentinel.core.operation import (
     Operation,
     build_operation,
@@ -81,6 +83,30 @@ def _who_took(recorded: Recorded) -> str:
     agent = json.loads(recorded.request or "{}").get("agent_id")
     moment = recorded.decided_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"Another API key used it first, in the name of the agent {agent}, at {moment} (operation {recorded.operation_id})."
+
+
+def first_asked(authority: Authority, caller: Caller, operation: Operation, request: str) -> dict[str, Any]:
+    """Return `recorded_params`, the params of the recorded request in the form of the wire, and `tightened` if the policy
+    now decides the operation more strictly than with them (`stricter_reason`).
+
+    Returns nothing for a request that today's rules refuse: its params cannot be sent again.
+    """
+    asked = json.loads(request)
+    params = asked.pop("params")
+    if amount := params.get("amount"):
+        params["amount"] = money_out(Money(amount["amount_minor"], amount["currency"]))
+    try:
+        earlier = build_operation(
+            **asked, params=params, idempotency_key=operation.idempotency_key, evidence=operation.evidence
+        )
+        first, now = (provisional(authority, caller, one)[0] for one in (earlier, operation))
+    except InvalidInput:
+        return {}
+    code = stricter_reason(first, now)
+    if code is None:
+        return {"recorded_params": params}
+    tightened = {"decision": now.verdict.value, "reason_code": code, "reason": reason_text(code)}
+    return {"recorded_params": params, "tightened": tightened}
 
 
 def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:

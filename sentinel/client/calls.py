@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, TypedDict, TypeVar
 
-from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable, code_of
+from sentinel.client.errors import ActionDenied, KeyConflict, NoAnswerKind, Rejected, Unreachable, code_of
 from sentinel.client.transport import RawResponse
 
 if TYPE_CHECKING:
@@ -106,6 +106,20 @@ class GuardQuestion(TypedDict):
     """For a caller that acts at once: a permission is started under this id in the same call. Use the same id in retries."""
     act_within_seconds: NotRequired[int | None]
     """Seconds to act, counted from before the call; "not executed" cannot be recorded before they are over."""
+
+
+class FirstAsked(NamedTuple):
+    """A question with the params that its key was first used with. `worse`: why those of now do not permit what was
+    decided then."""
+
+    question: GuardQuestion
+    worse: ActionDenied | None
+
+    def checked(self, answer: GuardAnswer) -> GuardAnswer:
+        """Return the answer to `question`. Raises `worse` for one that is, or may become, a permission."""
+        if self.worse is not None and answer.status in ("allowed", "approved", "pending"):
+            raise self.worse
+        return answer
 
 
 class CheckQuestion(TypedDict):
@@ -390,8 +404,18 @@ def _rejection(status: int, problem: Mapping[str, Any]) -> Rejected:
     said = {name: str(problem.get(name) or "")[:500] for name in ("type", "title", "detail")}
     rejected = Rejected(status=status, **said)
     if status == 422 and rejected.code == "idempotency-key-reused":
-        return KeyConflict(status=status, **said)
+        return _with_first_asked(KeyConflict(status=status, **said), problem)
     return rejected
+
+
+def _with_first_asked(conflict: KeyConflict, problem: Mapping[str, Any]) -> KeyConflict:
+    recorded, tightened = problem.get("recorded_params"), problem.get("tightened")
+    if isinstance(recorded, dict) and isinstance(tightened, dict | None):
+        conflict.recorded_params = recorded
+        if tightened is not None:
+            names = ("decision", "reason_code", "reason")
+            conflict.tightened = {name: str(tightened.get(name) or "")[:500] for name in names}
+    return conflict
 
 
 def _object(raw: RawResponse) -> Mapping[str, Any] | None:

@@ -6,6 +6,7 @@ the request itself. The `Action…` family is for `guarded()`, where a refusal m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -98,7 +99,14 @@ class Rejected(ClientError):
 
 
 class KeyConflict(Rejected):
-    """422 idempotency-key-reused: the key belongs to another operation."""
+    """422 idempotency-key-reused: the key belongs to another operation.
+
+    `recorded_params` are those that the key was first used with, if this requester used it; else None. `tightened` says
+    why the policy is stricter about the params sent now ("decision", "reason_code", "reason"), or is None.
+    """
+
+    recorded_params: Mapping[str, Any] | None = None
+    tightened: Mapping[str, str] | None = None
 
 
 class ActionDenied(ClientError):

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from sentinel.client.calls import GuardQuestion, Outcome
+from sentinel.client.calls import FirstAsked, GuardQuestion, Outcome
 from sentinel.client.client import Client
 from sentinel.client.errors import (
     ActionDenied,
@@ -25,6 +25,7 @@ from sentinel.client.errors import (
     AlreadyStarted,
     ApprovalPending,
     ClientError,
+    KeyConflict,
     Rejected,
     StartedTooLate,
 )
@@ -47,11 +48,17 @@ def never_goes_on(error: Exception) -> bool:
     return False
 
 
+def stays_a_conflict(conflict: KeyConflict) -> FirstAsked:
+    """Raise the conflict: by default a question is not asked with other params than those given."""
+    raise conflict
+
+
 class _Run:
     """One guarded run with its question as given; `answer` is set inside the block, `reported` after it.
 
     `failure` may be set to one word inside the block: then an error is reported although nothing is raised. `goes_on`
-    says of an exception of the block whether what the block began may still act; then nothing is reported.
+    says of an exception of the block whether what the block began may still act; then nothing is reported. `on_conflict`
+    returns the question to ask where the key was first used with other params, or raises the conflict.
     """
 
     def __init__(self, client: Any, question: Mapping[str, Any], wait_seconds: float) -> None:
@@ -59,6 +66,7 @@ class _Run:
         self.answer: GuardAnswer | None = None
         self.failure: str | None = None
         self.goes_on: GoesOn = never_goes_on
+        self.on_conflict: Callable[[KeyConflict], FirstAsked] = stays_a_conflict
         self.reported = False
 
     def _question(self) -> GuardQuestion:
@@ -112,7 +120,12 @@ class Guarded(_Run):
         """Guard and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
         `StartedTooLate`, `Rejected` or `Unreachable`."""
         question = self._question()
-        answer = self._client.guard(**question)
+        try:
+            answer = self._client.guard(**question)
+        except KeyConflict as conflict:
+            first = self.on_conflict(conflict)
+            question = {**question, **first.question}
+            answer = first.checked(self._client.guard(**question))
         if answer.status == "pending" and self._wait_seconds > 0:
             self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = self._client.guard(**question)
@@ -163,7 +176,12 @@ class AsyncGuarded(_Run):
     async def __aenter__(self) -> GuardAnswer:
         """Guard and start, as `Guarded`. If cancelled before the block nothing was done, but a recorded start becomes in doubt."""
         question = self._question()
-        answer = await self._client.guard(**question)
+        try:
+            answer = await self._client.guard(**question)
+        except KeyConflict as conflict:
+            first = self.on_conflict(conflict)
+            question = {**question, **first.question}
+            answer = first.checked(await self._client.guard(**question))
         if answer.status == "pending" and self._wait_seconds > 0:
             await self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = await self._client.guard(**question)

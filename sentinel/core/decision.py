@@ -169,6 +169,27 @@ class Decision(msgspec.Struct, frozen=True):
     policy_digest: str = NO_POLICY_DIGEST
 
 
+def stricter_reason(first: Decision, now: Decision) -> str | None:
+    """Return the reason code for which `now` is not covered by what was decided on `first`, or None if it is.
+
+    It is covered if it is no DENY and has no reason, budget or breaker that `first` has not, and the same once-key and
+    terms of approval.
+    """
+    if now.verdict is Verdict.DENY or now.verdict.rank > first.verdict.rank:
+        return now.reason_code
+    added = [reason for reason in now.reasons if reason not in first.reasons]
+    if added:
+        return added[0]
+    if (now.approval, now.approvable) != (first.approval, first.approvable) and now.verdict is not Verdict.ALLOW:
+        return now.reason_code
+    budgets = [limit.reason_code for limit in now.limits if limit not in first.limits]
+    if any(breaker not in first.breakers for breaker in now.breakers):
+        budgets.append("velocity_halted")
+    if now.once_key != first.once_key:
+        budgets.append("once_key_changed")
+    return budgets[0] if budgets else None
+
+
 def no_matching_policy() -> Decision:
     """The answer where no policy covers the action: DENY."""
     finding = Finding("no_matching_policy", Verdict.DENY, "no_matching_policy")

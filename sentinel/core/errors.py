@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import Any
 
 
 class SentinelError(Exception):
@@ -100,9 +102,11 @@ class KeyReused(Conflict):
     """The idempotency key belongs to another operation. `field` is the first that differs.
 
     `taken` is a sentence that says which agent used it, where another API key did and the caller may know; else "".
+    `first_asked` holds further members of the problem document, for the requester that asked first.
     """
 
     code = "idempotency-key-reused"
+    first_asked: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, field: str, *, taken: str = "") -> None:
         super().__init__(

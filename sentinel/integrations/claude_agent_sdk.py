@@ -56,7 +56,7 @@ class ClaudeHooks:
             call = await self._call(given, given["tool_input"])
             if call.question is None:
                 return {}
-            answer = await client.guard(**call.question)
+            answer = await self._guard.answer_to(call)
             raise_unless_permitted(answer)
             asked = Stopwatch()
             try:

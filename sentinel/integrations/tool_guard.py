@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from sentinel.client import Client, ClientError, GuardAnswer, guarded
+from sentinel.client import Client, ClientError, GuardAnswer, KeyConflict, guarded
 from sentinel.client.guarded import GoesOn, finished, never_goes_on, runs_as
 from sentinel.client.transport import open_span
-from sentinel.integrations.refusals import refusal_details
+from sentinel.integrations.refusals import is_outage, refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ToolGuard:
                 given = self._own(tool, arguments)
                 look_up = self._look_up(tool, arguments, given)
                 asked = self._asked(tool, given, look_up() if callable(look_up) else look_up)
-                run = None if asked.question is None else guarded(self.client, **self._options(asked))
+                run = None if asked.question is None else self._run(self.client, asked)
                 answer = stack.enter_context(run) if run else None
             except ClientError as refusal:
                 return _refused(span, refusal)
@@ -180,7 +180,7 @@ class ToolGuard:
             span = stack.enter_context(self._span(named))
             try:
                 asked = await self.call_of_async(tool, arguments)
-                run = None if asked.question is None else guarded(self.async_client, **self._options(asked))
+                run = None if asked.question is None else self._run(self.async_client, asked)
                 answer = await stack.enter_async_context(run) if run else None
             except ClientError as refusal:
                 return _refused(span, refusal)
@@ -205,16 +205,26 @@ class ToolGuard:
             return None
 
     async def approval_pending(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """Do the same as `approval_wanted`, but raise errors that are not final (`Unreachable`, facts that cannot be
-        read): then nobody knows whether the call waits for a person."""
+        """Do the same as `approval_wanted`, but raise for an outage (`Unreachable`, facts that cannot be read): then
+        nobody knows whether the call waits for a person."""
         try:
             asked = await self.call_of_async(tool, arguments)
-            answer = None if asked.question is None else await self.async_client.guard(**asked.question)
+            answer = None if asked.question is None else await self.answer_to(asked)
         except ClientError as refused:
-            if not refused.is_final:
+            if is_outage(refused):
                 raise
             return None
         return answer.approval_id if answer is not None and answer.status == "pending" else None
+
+    async def answer_to(self, asked: ToolCall, **named: Any) -> GuardAnswer:
+        """Ask about a mapped call that is guarded, with the facts of its first time (`ToolCall.as_first_asked`). Raises
+        as the client's `guard`, and `ActionDenied` where the facts have become worse."""
+        assert asked.question is not None
+        try:
+            return await self.async_client.guard(**asked.question, **named)
+        except KeyConflict as conflict:
+            first = asked.as_first_asked(conflict)
+            return first.checked(await self.async_client.guard(**first.question, **named))
 
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """Map the call by the table, with the program's facts looked up. Raises `ToolRefused`."""
@@ -270,10 +280,14 @@ class ToolGuard:
         # with nulls.
         return partial(_looked_up, self._facts, tool, {**dict.fromkeys(arguments), **self._own(tool, given)})
 
-    def _options(self, asked: ToolCall) -> dict[str, Any]:
+    def _run(self, client: Any, asked: ToolCall) -> Any:
+        """Return the guarded run of a call, of the client's kind."""
         assert asked.question is not None
         own = {"act_within_seconds": self.act_within_seconds, "wait_seconds": self.wait_seconds}
-        return {**asked.question, **own}
+        options: dict[str, Any] = {**asked.question, **own}
+        run = guarded(client, **options)
+        run.on_conflict = asked.as_first_asked
+        return run
 
 
 def _tell(span: Any, asked: ToolCall, answer: GuardAnswer | None) -> None:

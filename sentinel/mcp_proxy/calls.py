@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import mcp_types as types
 from mcp import MCPError
 
-from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, Rejected, Unreachable
+from sentinel.client import ClientError, GuardAnswer, Headroom, Rejected, Unreachable
 from sentinel.client.guarded import (
     Stopwatch,
     outcome_of,
@@ -109,7 +109,7 @@ class GuardedCalls:
                     "input_not_accepted",
                     f"{params.name}: a call of a guarded tool must have no input_responses and no request_state",
                 )
-            answer = await self._guard.async_client.guard(**_asked_by(agent, asked.question))
+            answer = await self._guard.answer_to(asked, agent_id=agent)
             raise_unless_permitted(answer)
         except ClientError as error:
             raise CallRefused(error, answer, await self._tight(asked, answer, agent)) from error
@@ -259,11 +259,6 @@ class GuardedCalls:
         except Exception as error:
             # The call was made, so nothing is raised. Without a report the authority puts the operation in doubt.
             log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, why_not_reported(error))
-
-
-def _asked_by(agent: str, question: GuardQuestion) -> GuardQuestion:
-    named: GuardQuestion = {**question, "agent_id": agent}
-    return named
 
 
 def _failure_of(result: Result) -> str | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sentinel.client.calls import GuardQuestion
-from sentinel.client.errors import ActionDenied
+from sentinel.client.calls import FirstAsked, GuardQuestion
+from sentinel.client.errors import ActionDenied, KeyConflict
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, major_text, money_out, parse_money
 from sentinel.core.stripe_units import money_of_stripe
@@ -58,6 +58,27 @@ class ToolCall:
     mapping: ToolMapping
     question: GuardQuestion | None
     arguments: Mapping[str, Any]
+
+    def as_first_asked(self, conflict: KeyConflict) -> FirstAsked:
+        """Return the question with the facts of the call's first time. Raises `conflict` where they are unknown or not
+        what differs.
+
+        Whatever else differs from the first time stays a conflict: the authority compares the whole question again.
+        """
+        recorded = conflict.recorded_params
+        if recorded is None or self.question is None or self.mapping.action is None:
+            raise conflict
+        params = _with_recorded(self.mapping.action, self.question["params"], recorded)
+        if params == self.question["params"]:
+            raise conflict
+        worse = None
+        if conflict.tightened is not None:
+            why = f"what the program knows has changed since this was first asked: {conflict.tightened['reason']}"
+            is_denied = conflict.tightened["decision"] == "DENY"
+            code = conflict.tightened["reason_code"] if is_denied else "facts_changed"
+            worse = ActionDenied(code, why, is_final=False)
+        question: GuardQuestion = {**self.question, "params": params}
+        return FirstAsked(question, worse)
 
     def injected(self, place: str, *, operation_id: str) -> dict[str, str]:
         """Return the values to inject for the provider, by name; `place` is "argument" or "header"."""
@@ -352,6 +373,22 @@ def _question(
     if action.risk_class is not None:
         question["risk_class"] = action.risk_class
     return question
+
+
+def _with_recorded(action: ActionMapping, asked: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params as asked, but those that may change (`ActionMapping.changing_params`) as recorded, or absent."""
+    changing, params = action.changing_params, dict[str, Any]()
+    for path in action.params:
+        value = _at(recorded if path in changing else asked, path)
+        if value is not None:
+            _put(params, path, value)
+    return {**params, "tool_call": asked["tool_call"]}
+
+
+def _at(params: Any, path: ParamPath) -> Any:
+    for step in path:
+        params = params.get(step) if isinstance(params, Mapping) else None
+    return params
 
 
 def _param(path: ParamPath) -> str:

@@ -93,6 +93,16 @@ class ActionMapping:
         return {name for source in sources for name in source.reads}
 
     @property
+    def changing_params(self) -> set[ParamPath]:
+        """The params that only facts are read for, and that are numbers or true or false: they may change while a call
+        waits. A text names whom or what a call is about, an amount what it costs."""
+        return {
+            path for path, one in self.params.items()
+            if isinstance(one, Expression) and one.compiled.kind in ("int", "bool")
+            and one.reads and all(name.startswith("facts.") for name in one.reads)
+        }  # fmt: skip
+
+    @property
     def injected_arguments(self) -> set[str]:
         """The names of the arguments into which something is injected."""
         return {one.name for one in self.injections if one.place == "argument"}

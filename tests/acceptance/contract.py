@@ -30,6 +30,7 @@ def problem(reply: Reply | None, status: int, kind: str | None = None) -> dict[s
         "decision",
         "reason_code",
         "retryable",
+        *(("recorded_params", "tightened") if status == 422 else ()),
     }
     for word in (b"Traceback", b"psycopg", b"select ", b"SELECT ", b'File "', b"sqlstate", b".py"):
         assert word not in reply.body, reply.body

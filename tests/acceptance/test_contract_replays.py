@@ -22,7 +22,7 @@ def test_the_same_key_with_any_other_field_is_422_and_changes_nothing(served: Se
     }  # fmt: skip
     for field, other in others.items():
         told = problem(served.post("action/guard", other), 422, "idempotency-key-reused")
-        assert list(told["errors"]) == [field]
+        assert list(told["errors"]) == [field] and told["recorded_params"] == body["params"]
     assert served.guard(body) == first
 
 

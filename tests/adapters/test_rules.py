@@ -179,6 +179,42 @@ def test_a_changed_argument_is_another_operation_and_an_approval_is_of_no_use_to
     assert same_key["calls"] == [] and "idempotency_key_reused" in messages_of(same_key)
 
 
+def known(agent: Agent, **changed: Any) -> dict[str, Any]:
+    """What the program knows by now."""
+    return {"account": f"acct-{agent.payment}", "clean": True, "attempts": 1, **changed}
+
+
+@every_adapter
+def test_what_a_person_approved_goes_on_although_a_count_has_changed(agent: Agent) -> None:
+    """The finding: it was refused for ever, for its question was no longer the one that was first asked."""
+    call = agent.refund(NEEDS_PERSON)
+    waiting = agent.begin(call)
+    changed = known(agent, attempts=2)
+    still = agent.resume(facts=changed)
+    assert still["calls"] == [] and "idempotency_key_reused" not in messages_of(still)
+    agent.place.vote(waiting["waiting"][0])
+    answer = agent.go_on(call, facts=changed)
+    assert [one["amount"] for one in answer["calls"]] == [NEEDS_PERSON]
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
+    again = agent.begin(agent.refund(NEEDS_PERSON), facts=known(agent, clean=False, attempts=3))
+    assert again["calls"] == [] and "already_started" in messages_of(again), "whatever its own effect changed"
+
+
+@every_adapter
+@pytest.mark.parametrize(
+    ("worse", "reason"), [({"clean": False}, "duplicate_refund"), ({"attempts": 4}, "facts_changed")]
+)
+def test_what_a_person_approved_is_not_done_under_worse_facts(agent: Agent, worse: dict[str, Any], reason: str) -> None:
+    call = agent.refund(NEEDS_PERSON)
+    agent.place.vote(agent.begin(call)["waiting"][0])
+    refused = agent.resume(facts=known(agent, **worse))
+    assert refused["calls"] == [] and reason in messages_of(refused)
+    assert "Do not call it again" not in messages_of(refused), "what was decided stands"
+    other = agent.begin(agent.refund(NEEDS_PERSON, reason="another"), facts=known(agent, attempts=2))
+    assert other["calls"] == [] and "idempotency_key_reused" in messages_of(other)
+    assert len(agent.begin(agent.refund(NEEDS_PERSON))["calls"]) == 1
+
+
 @every_adapter
 def test_the_same_effect_under_a_new_call_id_is_stopped(agent: Agent) -> None:
     first = agent.refund()

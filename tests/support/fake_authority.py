@@ -200,7 +200,7 @@ class FakeAuthority:
         if operation is None:
             operation = self.operations[key] = self._decide(bound)
         elif {name: operation.body[name] for name in bound} != bound:
-            exchange.problem(422, "idempotency-key-reused")
+            exchange.problem(422, "idempotency-key-reused", **self._first_asked(operation, bound))
             return
         if replayed and self.halted and operation.start_id is None and operation.status in ("allowed", "approved"):
             exchange.answer(200, self._under_halt(operation), Idempotent_Replayed="true")
@@ -213,6 +213,15 @@ class FakeAuthority:
             return
         answer = self._view_with_start(operation, body)
         exchange.answer(200, answer, **({"Idempotent_Replayed": "true"} if replayed else {}))
+
+    def _first_asked(self, operation: Operation, bound: dict[str, Any]) -> dict[str, Any]:
+        """The params that the key was first used with, and whether those sent now are decided more strictly."""
+        recorded = {"recorded_params": operation.body["params"]}
+        first, now = self._decide({**operation.body}), self._decide({**bound})
+        if now.decision == "ALLOW" or (now.decision, now.reason_code) == (first.decision, first.reason_code):
+            return recorded
+        worse = {"decision": now.decision, "reason_code": now.reason_code, "reason": f"{now.reason_code}!"}
+        return {**recorded, "tightened": worse}
 
     def _under_halt(self, operation: Operation) -> dict[str, Any]:
         """Refused now, not for ever: the pack says what was decided."""

@@ -28,9 +28,10 @@ class Exchange:
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.raw("\r\n".join([*lines, "", ""]).encode() + data)
 
-    def problem(self, status: int, code: str, detail: str = "no") -> None:
+    def problem(self, status: int, code: str, detail: str = "no", **members: Any) -> None:
         """Send a problem document."""
         body = {"type": f"https://sentinel.test/problems/{code}", "title": code, "status": status, "detail": detail}
+        body |= members
         self.answer(status, body, content_type="application/problem+json")
 
     def raw(self, data: bytes) -> None:

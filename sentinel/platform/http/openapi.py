@@ -92,6 +92,21 @@ PROBLEM: dict[str, Any] = {
         "decision": {"const": "DENY"},
         "reason_code": {"const": "engine_unavailable"},
         "retryable": {"const": True},
+        "recorded_params": {
+            "type": "object",
+            "description": "With `idempotency-key-reused`, for the requester that asked first: the params that it asked about.",
+        },
+        "tightened": {
+            "type": "object",
+            "description": "Next to `recorded_params`, only if the policy is stricter about the params of this request, or counts them elsewhere: its"
+            " decision on them, and the reason that is new.",
+            "required": ["decision", "reason_code", "reason"],
+            "properties": {
+                "decision": {"enum": ["ALLOW", "APPROVAL_REQUIRED", "DENY"]},
+                "reason_code": {"type": "string"},
+                "reason": {"type": "string"},
+            },
+        },
     },
 }
 

@@ -102,6 +102,8 @@ def problem_of(error: e.SentinelError, request_id: str, outage: OutageText = NOT
     extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
     detail = error.detail
     headers = {}
+    if isinstance(error, e.KeyReused):
+        extra |= error.first_asked
     if isinstance(error, e.StillActing):
         extra["act_until"] = error.act_until.isoformat()
     if isinstance(error, e.EngineUnavailable):

@@ -22,7 +22,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.batch_commit import BatchCommitter
 from tests import mutants
 from tests.support.asgi_client import InProcessApp
-from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
+from tests.support.fixtures import AGENT, Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, dump, scaled
 
 Body = dict[str, Any]
@@ -217,6 +217,67 @@ def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtu
     assert refused(fixtures.key, guard_body("order:shop:k2", action="x.y")) == plain, "its own key"
     assert refused(fixtures.new_key(), guard_body("order:shop:k2", action="x.y")) != plain
     assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 3
+
+
+def first_asked(answer: Any) -> dict[str, Any]:
+    """What a conflict says of the question that was first asked under its key."""
+    told = answer.get_json()
+    assert (answer.status_code, told["type"]) == (422, "urn:sentinel:problem:idempotency-key-reused")
+    return {name: told[name] for name in ("recorded_params", "tightened") if name in told}
+
+
+def test_who_asked_first_is_told_what_it_asked_and_another_key_is_not(fixtures: Fixtures) -> None:
+    body = guard_body("k1", value="40.50")
+    fixtures.guard(body)
+    other = changed("params.risk.customer_attempts_24h", 2)(body)
+    recorded = {"recorded_params": body["params"]}
+    assert first_asked(ask(fixtures, other)) == recorded
+    assert first_asked(fixtures.post("action/guard", other, key=fixtures.new_key(agent_id=AGENT))) == recorded
+    assert first_asked(fixtures.post("action/guard", other, key=fixtures.new_key())) == {}
+    batch = fixtures.post("action/guard/batch", {"requests": [other]}, key=fixtures.new_key()).get_json()["answers"]
+    assert "recorded_params" not in batch[0]["body"]
+    batch = fixtures.post("action/guard/batch", {"requests": [other, other]}).get_json()["answers"]
+    assert [one["body"]["recorded_params"] for one in batch] == [body["params"]] * 2
+    again = ask(fixtures, {**other, "params": first_asked(ask(fixtures, other))["recorded_params"]})
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (200, "true")
+
+
+TIGHTENED: list[tuple[str, Any, tuple[str, str] | None]] = [
+    ("params.risk.customer_attempts_24h", 2, None),
+    ("params.risk.customer_attempts_24h", 0, None),
+    ("params.note", "another", None),
+    ("params.risk.customer_attempts_24h", 3, ("APPROVAL_REQUIRED", "repeated_attempts")),
+    ("params.risk.customer_attempts_24h", 6, ("DENY", "too_many_attempts")),
+    ("params.risk.stale_window", True, ("DENY", "stale_window")),
+    ("params.risk.stale_window", ..., ("DENY", "fact_missing")),
+    ("params.refund_id", "another", ("", "once_key_changed")),
+    ("params.account_ref", "another", ("", "limit_exceeded")),
+    ("params.amount.value", 1000, ("APPROVAL_REQUIRED", "amount_needs_approval")),  # of two people
+]
+"""The member, its value now, and how the policy is stricter about it; "" is the first decision itself."""
+
+
+@pytest.mark.parametrize("value", [40, 400])
+def test_a_conflict_says_whether_the_policy_is_stricter_about_what_is_asked_now(fixtures: Fixtures, value: int) -> None:
+    """Also where a person had to decide already, with whose reason the new one could be confused."""
+    body = guard_body(value=value)
+    recorded = fixtures.guard(body)["decision"]
+    for member, now, stricter in TIGHTENED:
+        told = first_asked(ask(fixtures, changed(member, now)(body))).get("tightened")
+        if stricter is None:
+            assert told is None, member
+        else:
+            assert (told["decision"], told["reason_code"]) == (stricter[0] or recorded, stricter[1]), member
+            assert told["reason"].endswith(".")
+
+
+def test_what_a_permission_holds_makes_nothing_stricter(fixtures: Fixtures) -> None:
+    """A check of the same would be denied: its once-key and its budget are taken, by itself."""
+    body = guard_body(value=150)
+    fixtures.guard(body)
+    check = {name: body[name] for name in ("agent_id", "action", "params")}
+    assert fixtures.post("action/check", check).get_json()["reason_code"] == "duplicate_resource"
+    assert "tightened" not in first_asked(ask(fixtures, changed("params.risk.customer_attempts_24h", 2)(body)))
 
 
 def test_a_tool_calls_key_that_was_taken_is_no_refund_or_order_that_was(fixtures: Fixtures) -> None:

@@ -130,8 +130,9 @@ def test_guard_start_report_and_check_are_the_calls_of_the_client(authority: Fak
         assert receipt.receipt_event_id
         assert (await client.check(action="refund.create", params=params(1))).decision == "ALLOW"
         assert await client.heartbeat() == "OK"
-        with pytest.raises(KeyConflict):
+        with pytest.raises(KeyConflict) as raised:
             await ask(client, value=2)
+        assert raised.value.recorded_params == params(1)
 
     with_client(authority, use)
 

@@ -94,6 +94,24 @@ def test_a_permitted_tool_is_started_once_with_what_is_injected_and_reported(
     assert hook(after())[0] == 0 and operation.outcome == "success"
 
 
+def test_an_approved_call_goes_on_although_its_facts_have_changed_but_not_when_they_are_worse(
+    hook: Any, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    counted, known = tmp_path / "counted.yaml", tmp_path / "known.json"
+    counted.write_text(TABLE.replace("'1'", "facts.attempts").replace("facts: {", "facts: {attempts: {type: int, from: program}, "))  # fmt: skip
+
+    def decided(clean: bool, attempts: int) -> tuple[str, str]:
+        known.write_text(json.dumps({"clean": clean, "attempts": attempts}))
+        _, answer, _ = hook(before(20_000), tools=str(counted), facts=str(known))
+        return decision(answer), str(answer["hookSpecificOutput"]["permissionDecisionReason"])
+
+    assert "approval_pending" in decided(True, 1)[1]
+    authority.approve("refund:ch_1")
+    worse, reason = decided(False, 1)
+    assert worse == "deny" and "[risk]" in reason
+    assert decided(True, 2)[0] == "allow"
+
+
 def test_the_program_runs_the_tool_without_a_null_that_the_table_saw_as_absent(hook: Any) -> None:
     changed = hook(before(reason=None))[1]["hookSpecificOutput"]["updatedInput"]
     assert changed.keys() == {"charge", "amount", "request_key"}

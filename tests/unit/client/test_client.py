@@ -146,9 +146,15 @@ def test_a_key_for_another_operation_is_a_conflict_and_is_not_repeated(
 ) -> None:
     ask(client)
     authority.calls.clear()
-    with pytest.raises(KeyConflict):
+    with pytest.raises(KeyConflict) as raised:
         ask(client, 2)
     assert authority.calls == ["action/guard"]
+    first = {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}
+    assert (raised.value.recorded_params, raised.value.tightened) == (first, None)
+    large = {**first, "amount": {"value": 2000, "currency": "USD"}}
+    for answered in client.guard_many([{"action": "refund.create", "params": large, "idempotency_key": "k"}] * 2):
+        assert isinstance(answered, KeyConflict) and answered.recorded_params == first
+        assert answered.tightened == {"decision": "DENY", "reason_code": "over_limit", "reason": "over_limit!"}
 
 
 def test_a_refused_request_says_why(authority: FakeAuthority, client: Client) -> None:

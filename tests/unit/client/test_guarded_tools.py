@@ -16,10 +16,12 @@ import pytest
 from sentinel.client import (
     ActionDenied,
     ActionExpired,
+    AlreadyStarted,
     ApprovalPending,
     AsyncClient,
     Client,
     ClientError,
+    KeyConflict,
     NoAnswerKind,
     StartedTooLate,
     Unreachable,
@@ -398,6 +400,140 @@ def test_a_call_whose_facts_changed_is_told_that_it_may_be_the_facts(
         assert isinstance(attempted, Ran) is ran
     assert isinstance(attempted, Refused)
     assert "before with other arguments or facts [idempotency_key_reused]" in refusal_message(attempted.error)
+
+
+CHANGING = parse_tool_table(
+    PAY_AND_NOTE.replace("    key:", "    facts: {account: {type: string, from: program}, stale: {type: bool, from: program}, attempts: {type: int, from: program}}\n    key:")
+    .replace("stale_window: 'false'", "stale_window: facts.stale").replace("attempts_24h: '1'", "attempts_24h: facts.attempts")
+    .replace("    params:\n", "    params:\n      account: facts.account\n").replace("minor: '100'", "minor: '20000'")
+)  # fmt: skip
+"""A payment that needs a person, about which the program knows three things."""
+FIRST_FACTS = {"account": "one", "stale": False, "attempts": 1}
+
+
+def with_facts(guard: ToolGuard, **changed: Any) -> ToolGuard:
+    """A guard whose program knows this; a fact that is None is not known."""
+    known = {name: value for name, value in {**FIRST_FACTS, **changed}.items() if value is not None}
+    return ToolGuard(CHANGING, guard.client, facts=known)
+
+
+def asked_first(guard: ToolGuard, authority: FakeAuthority) -> None:
+    """The call is made with the first facts and waits; then a person approves it."""
+    waiting = attempt_either_way("threads", with_facts(guard), "pay", [])
+    assert isinstance(waiting, Refused) and isinstance(waiting.error, ApprovalPending)
+    authority.approve("pay:o")
+    authority.calls.clear()
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_a_call_goes_on_under_the_facts_that_it_was_first_asked_with(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    """The finding: an approved call was refused for ever, because a count had changed while it waited."""
+    asked_first(guard, authority)
+    ran: list[Any] = []
+    assert isinstance(attempt_either_way(kind, with_facts(guard, attempts=2), "pay", ran), Ran)
+    assert ran == [{"order": "o"}] and authority.operations["pay:o"].outcome == "success"
+    assert authority.calls == ["action/guard", "action/guard", "action/guard/start", "action/guard/report"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_a_call_that_waits_keeps_waiting_when_facts_change(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    attempt_either_way(kind, with_facts(guard), "pay", [])
+    again = attempt_either_way(kind, with_facts(guard, attempts=2), "pay", [])
+    assert isinstance(again, Refused) and isinstance(again.error, ApprovalPending)
+    wanted = on_a_loop(with_facts(guard, attempts=2).approval_pending("pay", {"order": "o"}))
+    assert wanted == again.error.approval_id == authority.operations["pay:o"].approval_id
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize(("fact", "value", "code"), [("stale", True, "risk"), ("stale", None, "fact_missing")])
+def test_what_a_person_approved_is_not_done_under_worse_facts(
+    guard: ToolGuard, authority: FakeAuthority, kind: str, fact: str, value: Any, code: str
+) -> None:
+    asked_first(guard, authority)
+    ran: list[Any] = []
+    worse = with_facts(guard, **{fact: value})
+    refused = attempt_either_way(kind, worse, "pay", ran)
+    assert isinstance(refused, Refused) and ran == [] and authority.operations["pay:o"].start_id is None
+    told = refusal_details(refused.error)
+    assert (told["reason_code"], told["retry"]) == (code, "later") and "has changed" in told["reason"]
+    assert on_a_loop(worse.approval_pending("pay", {"order": "o"})) is None, "it is made, and the model told"
+    assert isinstance(attempt_either_way(kind, with_facts(guard), "pay", ran), Ran), "what was decided stands"
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_facts_that_need_a_person_again_are_refused_as_changed(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    asked_first(guard, authority)
+    worse = {"decision": "APPROVAL_REQUIRED", "reason_code": "repeated_attempts", "reason": "Several."}
+
+    def asks_a_person(exchange: Exchange) -> bool:
+        if (exchange.body or {}).get("params", {}).get("risk", {}).get("customer_attempts_24h") != 4:
+            return False
+        recorded = authority.operations["pay:o"].body["params"]
+        exchange.problem(422, "idempotency-key-reused", recorded_params=recorded, tightened=worse)
+        return True
+
+    authority.misbehave = asks_a_person
+    ran: list[Any] = []
+    refused = attempt_either_way(kind, with_facts(guard, attempts=4), "pay", ran)
+    assert isinstance(refused, Refused) and ran == []
+    assert refusal_details(refused.error)["reason_code"] == "facts_changed"
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_what_was_done_is_told_as_done_whatever_its_own_effect_changed(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    asked_first(guard, authority)
+    assert isinstance(attempt_either_way(kind, with_facts(guard), "pay", []), Ran)
+    again = attempt_either_way(kind, with_facts(guard, stale=True, attempts=2), "pay", [])
+    assert isinstance(again, Refused) and isinstance(again.error, AlreadyStarted) and again.error.outcome == "success"
+
+
+CONFLICTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a text": ({"account": "two"}, {}), "a text and a number": ({"account": "two", "attempts": 2}, {}),
+    "an argument": ({}, {"copies": 2}), "an argument and a number": ({"attempts": 2}, {"copies": 2}),
+}  # fmt: skip
+"""What differs from the first time: (facts, arguments)."""
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize("what", CONFLICTS)
+def test_what_is_not_a_number_that_the_program_counted_stays_a_conflict(
+    guard: ToolGuard, authority: FakeAuthority, kind: str, what: str
+) -> None:
+    asked_first(guard, authority)
+    (facts, arguments), ran = CONFLICTS[what], list[Any]()
+    given = {"order": "o", **arguments}
+
+    async def runs(made: Any) -> None:
+        ran.append(made)
+
+    changed = with_facts(guard, **facts)
+    on_loop = kind == "loop"
+    refused = (
+        on_a_loop(changed.attempt_async("pay", given, runs)) if on_loop else changed.attempt("pay", given, ran.append)
+    )
+    assert isinstance(refused, Refused) and isinstance(refused.error, KeyConflict) and ran == []
+    assert len(authority.calls) == (2 if "and" in what else 1), "asked again only where a number differs"
+
+
+def test_who_may_not_know_what_was_asked_first_has_a_conflict(guard: ToolGuard, authority: FakeAuthority) -> None:
+    """As from an authority of an earlier release, or to another requester."""
+    asked_first(guard, authority)
+
+    def says_no_more(exchange: Exchange) -> bool:
+        exchange.problem(422, "idempotency-key-reused")
+        return True
+
+    authority.misbehave = says_no_more
+    refused = attempt_either_way("threads", with_facts(guard, attempts=2), "pay", [])
+    assert isinstance(refused, Refused) and isinstance(refused.error, KeyConflict)
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
