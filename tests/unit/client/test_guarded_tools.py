@@ -449,6 +449,23 @@ def test_a_call_that_waits_keeps_waiting_when_facts_change(
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_a_call_that_waits_for_the_person_goes_on_under_its_first_facts(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    attempt_either_way(kind, with_facts(guard), "pay", [])
+
+    def approves(exchange: Exchange) -> bool:
+        if "/approval/" in exchange.path and authority.operations["pay:o"].status == "pending":
+            authority.approve("pay:o")
+        return False
+
+    authority.misbehave = approves
+    waiting = with_facts(guard, attempts=2)
+    waiting.wait_seconds = 5
+    assert isinstance(attempt_either_way(kind, waiting, "pay", []), Ran)
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
 @pytest.mark.parametrize(("fact", "value", "code"), [("stale", True, "risk"), ("stale", None, "fact_missing")])
 def test_what_a_person_approved_is_not_done_under_worse_facts(
     guard: ToolGuard, authority: FakeAuthority, kind: str, fact: str, value: Any, code: str
