@@ -244,9 +244,9 @@ def after_start_refused(
 ) -> tuple[Change, Change]:
     """Return the two events for a start that the authority refused: START_REFUSED, then put back or give up.
 
-    Surely nothing happened under a refused start. With `was_started` the authority has the row's own start on record
-    and refuses only what it is asked with now, e.g. a permit signed with a replaced secret: then the refund may have
-    been paid, and so may one that was begun outside. A start refused for something outside (`failure_scope`) is a case
+    Surely nothing happened under a refused start: the row is no longer one that may be started. With `was_started` the
+    authority has the row's own start on record and refuses only what it is asked with now, e.g. a permit signed with a
+    replaced secret: then the refund may have been paid, and so may one that was begun outside. A start refused for something outside (`failure_scope`) is a case
     for `after_unknown_outcome`: an earlier attempt may have started.
     """
     back = start_refused(row, refused.detail)
@@ -255,6 +255,7 @@ def after_start_refused(
     if was_started or row.is_begun_outside:
         why = f"{START_UNCONFIRMED}: it was started, but the start was refused when it was requested again: {refused.detail}"
         return back, give_up(row, why, reason=START_UNCONFIRMED, in_doubt=True)
+    back = replace(back, not_started=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= retry_policy.max_attempts:

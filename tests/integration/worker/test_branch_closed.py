@@ -15,11 +15,12 @@ from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.platform.resources import policies_dir
 from tests.support.effects_server import EffectsServer
+from tests.support.fake_authority import FakeAuthority
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.recording_server import problem
-from tests.support.workflow_fixtures import SECRETS, lost_answers
+from tests.support.workflow_fixtures import BRANCHES, SECRETS, Shop, lost_answers
 from worker.refunds.workflow.runner import RunResult
 
 RETAIL = "settles_to: simulated_refund"
@@ -265,3 +266,29 @@ def test_a_begun_row_that_was_finished_without_a_card_is_no_wrong_execution(desk
     assert desk.stands()[0] == "EXECUTED"
     assert desk.ledger.all("select finding from refunds.wrong_executions") == []
     assert desk.ledger.one("select count(*) from sentinel.switches where not is_on") == 0
+
+
+def test_a_row_whose_start_was_refused_is_not_begun_and_its_customer_is_asked(
+    shop: Shop, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    """Surely nothing was started, so a route that asks the customer by now asks this one too."""
+    shop.enter(BRANCHES["retail/standard"])
+    authority.misbehave = lambda exchange: (
+        exchange.path.endswith("guard/start") and exchange.problem(403, "permit-refused") is None
+    )
+    shop.run()
+    assert shop.stands()[0] == "NEW" and shop.nothing_paid()
+    authority.misbehave = lambda exchange: False
+    copytree(policies_dir(), tmp_path / "policies")
+    shop.settings["policies_dir"] = tmp_path / "policies"
+    routes = tmp_path / "policies" / "routes.yaml"
+    text = routes.read_text()
+    routes.write_text(
+        text.replace(retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:"))
+    )
+    shop.fixtures.make_due()
+    shop.run()
+    assert shop.stands()[1] == "customer" and shop.cards() == 1 and shop.nothing_paid()
+    shop.answer("r")
+    shop.run()
+    assert shop.stands()[0] == "EXECUTED" and shop.fixtures.executions() == 1
