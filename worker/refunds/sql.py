@@ -84,8 +84,9 @@ select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) order by array_position(%(ids)s::text[], e.ledger_entry_id)
 """).fill(row_columns=ROW_COLUMNS)
 
-# Claims a row in the name of a person who handled it elsewhere: one that waits and whose approval nobody can decide any
-# more, or one whose lease expired before anything was begun. From then on no worker holds it or can claim it.
+# Claims a row in the name of a person who handled it elsewhere: a new one, one that waits and whose approval nobody can
+# decide any more, or one whose lease expired before anything was begun. From then on no worker holds it or can claim it.
+# Not one with an effect begun outside, which a halt may have put back: its system may have paid it.
 CLAIM_TO_HANDLE = SqlTemplate("""
 update refunds.ledger_entries e set status = 'GUARDING', event_number = e.event_number + 1, claim_epoch = e.claim_epoch + 1,
   last_event = case e.status when 'GUARDING' then 'reclaimed' else 'claimed' end,
@@ -94,6 +95,7 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s and (
   e.status = 'NEW'
   or e.status = 'APPROVAL_REQUIRED' and (e.waiting_for = 'customer' or e.next_attempt_at <= clock_timestamp())
   or e.status = 'GUARDING' and e.lease_until <= clock_timestamp() and (e.start_id is null or e.act_until is null))
+  and not refunds.is_begun_outside(e.tenant_id, e.ledger_entry_id)
 returning {row_columns}
 """).fill(row_columns=ROW_COLUMNS)
 WHY_NOT_HANDLED = """

@@ -246,8 +246,8 @@ def after_start_refused(
 
     Surely nothing happened under a refused start: the row is no longer one that may be started. With `was_started` the
     authority has the row's own start on record and refuses only what it is asked with now, e.g. a permit signed with a
-    replaced secret: then the refund may have been paid, and so may one that was begun outside. A start refused for something outside (`failure_scope`) is a case
-    for `after_unknown_outcome`: an earlier attempt may have started.
+    replaced secret: then the refund may have been paid, and so may one that was begun outside. A start refused for
+    something outside (`failure_scope`) is a case for `after_unknown_outcome`: an earlier attempt may have started.
     """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":

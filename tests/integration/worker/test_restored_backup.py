@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from tests.support.effects_server import EffectsServer
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
+from tests.support.recording_server import problem
 from tests.support.workflow_fixtures import BRANCHES, FEE, Branch, Shop
 from worker.cli import main
 from worker.refunds import transitions
@@ -224,6 +225,33 @@ def test_what_is_begun_or_over_is_not_called_handled(
     before = ledger_fixtures.all("select status, event_number, claim_epoch from refunds.ledger_entries")
     assert handled(ledger_fixtures, "r") == why
     assert ledger_fixtures.all("select status, event_number, claim_epoch from refunds.ledger_entries") == before
+
+
+def test_what_an_outside_system_may_have_done_is_not_called_handled_while_a_halt_holds_it_back(
+    shop: Shop, authority: FakeAuthority, servers: dict[str, EffectsServer]
+) -> None:
+    """The authority is restored to before the start, and halted: the row is NEW, although it was paid."""
+    shop.parts["systems"] = systems_at(servers, shop)
+    shop.enter(PRICE)
+    shop.run()
+    shop.answer("r")
+    servers["price_difference"].faults.extend([("POST", True, problem(503)), ("GET", False, problem(503))])
+    shop.run()
+    assert shop.stands()[0] == "ALLOWED" and done_in_all(servers) == 1
+    authority.operations["refund:r"].start_id, authority.halted = None, True
+    run_again(shop)
+    assert shop.stands()[0] == "NEW"
+    assert handled(shop.fixtures, "r") == "in_hand" and shop.stands()[0] == "NEW"
+    authority.halted = False
+    run_again(shop)
+    assert shop.stands()[0] == "EXECUTED" and done_in_all(servers) == 1
+
+
+def run_again(shop: Shop) -> None:
+    """Every pause is over."""
+    shop.fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
+    shop.fixtures.make_due()
+    shop.run()
 
 
 def test_a_claim_that_lapsed_before_anything_was_begun_is_no_hindrance(ledger_fixtures: LedgerFixtures) -> None:
