@@ -113,9 +113,12 @@ class BatchProcessor:
                 context.report = _report_of(change) or context.report
             elif context.row.ledger_entry_id not in impossible:
                 context.outcome = lease_lost(context.row, change.from_state)
-        self._ledger.release_leases([release for _, release in releases])
+        released = self._ledger.release_leases([release for _, release in releases])
         for context, release in releases:
-            context.outcome = result_of_release(release, context.state)
+            is_held = context.row.ledger_entry_id in released
+            context.outcome = (
+                result_of_release(release, context.state) if is_held else lease_lost(context.row, context.state)
+            )
         self._write_impossible(
             [context for context, _ in changes if context.row.ledger_entry_id in impossible], impossible
         )
@@ -131,8 +134,8 @@ class BatchProcessor:
                 row, f"the database refused it: {why[row.ledger_entry_id]}", self._retry_policy
             )
             if isinstance(event, ReleaseLease):
-                self._ledger.release_leases([event])
-                context.outcome = result_of_release(event, context.state)
+                is_held = bool(self._ledger.release_leases([event]))
+                context.outcome = result_of_release(event, context.state) if is_held else lease_lost(row, context.state)
             elif self._ledger.apply([event], {}):
                 context.outcome = result_of_change(event)
             else:

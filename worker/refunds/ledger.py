@@ -243,10 +243,11 @@ class Ledger:
         batch = [one.as_json(row_id) for row_id, one in resolved.items()]
         return self._column(sql.SETTLE_DOUBTS, resolutions=_json(batch)) if batch else []
 
-    def release_leases(self, releases: Sequence[ReleaseLease]) -> None:
-        """Release the leases of rows without an event; a later claim finds out their outcome."""
-        if releases:
-            self._run(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases]))
+    def release_leases(self, releases: Sequence[ReleaseLease]) -> set[str]:
+        """Release the leases of rows without an event; a later claim finds out their outcome. Returns the ids of those that were held."""
+        if not releases:
+            return set()
+        return set(self._column(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases])))
 
     def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
         """Bring rows in ERROR back to NEW (`ids` None: all of them); returns id → None, or the code of why it was refused.

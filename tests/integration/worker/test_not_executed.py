@@ -17,7 +17,7 @@ from tests.support.effects_server import InMemory, allowed_row, taken_over
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end, refused
-from tests.support.ledger_fixtures import LedgerFixtures, worker_settings
+from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, worker_settings
 from tests.support.switch_fixtures import on
 from tests.support.workflow_fixtures import BRANCHES, Shop, Spy
 from worker.refunds.build import act_within_seconds
@@ -242,6 +242,29 @@ def test_no_call_begins_after_the_time_to_act(ledger_fixtures: LedgerFixtures) -
     assert ledger_fixtures.ledger.record_executions([execution]) == set()
     row = taken_over(ledger_fixtures, "r")
     assert isinstance(saga.settle(row, row.start_id), Settled)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("encloses_start", [True, False])
+def test_a_row_whose_time_to_act_is_over_before_its_execution_is_let_go_and_costs_no_attempt(
+    ledger_fixtures: LedgerFixtures, shop: Shop, encloses_start: bool
+) -> None:
+    """Its lease still runs, and no other worker has it."""
+    over = "update refunds.ledger_entries set act_until = clock_timestamp()"
+    shop.spies["simulated_refund"] = Between("simulated_refund", lambda: ledger_fixtures.admin.execute(over))
+    shop.enter(RETAIL, **({"order_ref": None, "risk": CLEAN} if encloses_start else {}))
+    with shop.agent() as agent:
+        (row,) = agent.run_once().rows
+    assert row.state == ("GUARDING" if encloses_start else "ALLOWED") and ledger_fixtures.executions() == 0
+    assert row.put_off and row.detail is not None and "time to act" in row.detail
+    free = "select claimed_by is null and lease_until < clock_timestamp() + interval '20 seconds' from refunds.ledger_entries"
+    assert ledger_fixtures.one(free)
+    trails = "select count(*) from refunds.step_trails where jsonb_path_exists(steps, '$[*].output.report')"
+    assert ledger_fixtures.one(trails) == 0, "none names a report that was not written"
+    shop.spies["simulated_refund"] = Between("simulated_refund", lambda: None)
+    ledger_fixtures.make_due()
+    shop.run()
+    assert shop.stands()[0] == "EXECUTED" and ledger_fixtures.executions() == 1
+    assert ledger_fixtures.one("select attempts from refunds.ledger_entries") == 0
 
 
 # Times that fit

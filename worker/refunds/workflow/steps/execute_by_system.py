@@ -23,7 +23,7 @@ from worker.refunds.rows import Change, Execution, LedgerState, Report, report_b
 from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
-from worker.refunds.workflow.runner import RunContext, StepResult, Untried, lease_lost, trail_entry, untouched
+from worker.refunds.workflow.runner import RunContext, StepResult, Untried, trail_entry, untouched
 from worker.settlement import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.settlement.effects import Ending, Left
 from worker.settlement.registry import Systems, UnknownSystem
@@ -31,6 +31,7 @@ from worker.settlement.registry import Systems, UnknownSystem
 _log = logging.getLogger("worker")
 
 AT_ONCE = 64
+_NOT_IN_TIME = "the execution was not written: the time to act, or the claim, was over before"
 
 
 class ExecuteBySystem:
@@ -285,12 +286,11 @@ class Confirm:
             if row.ledger_entry_id in done:
                 context.outcome = untouched(row, LedgerState.EXECUTED, None)
                 context.report = Report.just_written(row, execution.report_id, execution.report)
-            elif row.ledger_entry_id in not_done:
-                why = not_done[row.ledger_entry_id]
+            else:
+                # If another worker has the row by now, releasing its lease changes nothing and says so.
+                why = not_done.get(row.ledger_entry_id, _NOT_IN_TIME)
                 context.trail.pop()  # it names a report that was not written
                 context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
-            else:
-                context.outcome = lease_lost(row, context.state)
 
     def run(self, context: RunContext) -> StepResult:
         """End the run."""
