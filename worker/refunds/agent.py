@@ -289,10 +289,10 @@ class Agent:
                 threading.Thread(target=self._lane, args=(budget,), daemon=True, name=f"lane-{n}")
                 for n in range(self._settings.lanes)
             ]
-            # Each in a thread of its own: one that waits for something outside holds up no other.
+            # Each in a thread of its own: one that waits for something outside holds up no other, nor the maintenance.
             tasks = [
                 threading.Thread(target=self._run_periodic_task, args=(task, budget), daemon=True, name=f"periodic-{n}")
-                for n, task in enumerate(self._periodic_tasks)
+                for n, task in enumerate((*self._periodic_tasks, PeriodicTask(self._answer_operator)))
             ]
             for thread in (*lanes, *tasks):
                 thread.start()
@@ -335,7 +335,7 @@ class Agent:
             self._breaker.note(answered=0, unanswered=1, detail=error.detail)
 
     def _maintain(self, budget: RowLimit) -> None:
-        """Everything that is not a batch: approvals, operators' requests, left-over reports, the worker's status."""
+        """What is about no single batch: approvals, left-over reports, the worker's status."""
         shown = swept = 0.0
         shown_as = ""
         looked, untaken = float("-inf"), None
@@ -345,7 +345,6 @@ class Agent:
                 if status != shown_as or time.monotonic() - shown >= _SHOW_SECONDS:
                     self._publish_status(status)
                     shown, shown_as = time.monotonic(), status
-                self._answer_operator()
                 if self._breaker.is_closed:
                     self._poll_approvals()
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
@@ -378,7 +377,9 @@ class Agent:
     def _answer_operator(self) -> None:
         """Process one due row for an operator's request, if there is one, and store the result."""
         only = self._only_agent()
-        request_id = self._ledger.take_process_request(only, silent_seconds=_SILENT_SECONDS)
+        request_id = self._ledger.take_process_request(
+            only, silent_seconds=_SILENT_SECONDS, hold_seconds=LONGEST_HOLD_SECONDS + self._settings.lease_seconds
+        )
         if request_id is None:
             return
         rows = self._ledger.claim(1, None, only)

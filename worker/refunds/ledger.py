@@ -384,13 +384,17 @@ class Ledger:
             UntakenRows, sql.FIND_UNTAKEN, agent=agent, due_seconds=due_seconds, silent_seconds=silent_seconds
         )
 
-    def take_process_request(self, agent: str | None = None, *, silent_seconds: float = 0.0) -> uuid.UUID | None:
-        """Claim an operator's request that one entry be processed now; returns its id, or None.
+    def take_process_request(
+        self, agent: str | None = None, *, silent_seconds: float = 0.0, hold_seconds: float = 30.0
+    ) -> uuid.UUID | None:
+        """Claim an operator's request that one entry be processed now, for `hold_seconds`; returns its id, or None.
 
         With `agent`, the request is left to a running loop of another agent, seen within `silent_seconds`, if only that
         agent has a due row.
         """
-        found = self._column(sql.TAKE_PROCESS_REQUEST, agent=agent, silent_seconds=silent_seconds)
+        found = self._column(
+            sql.TAKE_PROCESS_REQUEST, agent=agent, silent_seconds=silent_seconds, hold_seconds=hold_seconds
+        )
         return found[0] if found else None
 
     def finish_process_request(self, request_id: uuid.UUID, result: Mapping[str, Any]) -> None:

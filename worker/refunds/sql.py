@@ -456,9 +456,9 @@ where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED')
 group by e.agent_id order by e.agent_id
 """
 
-# Claims one request of an operator, for one worker at a time. A worker whose key is bound (`agent`) leaves it to the
-# worker of another agent if only that agent has a due row. The subqueries name `q.tenant_id`, so that they run per
-# request and not at each poll.
+# Claims one request of an operator, for one worker at a time and for as long as it may hold the row. A worker whose key
+# is bound (`agent`) leaves it to the worker of another agent if only that agent has a due row. The subqueries name
+# `q.tenant_id`, so that they run per request and not at each poll.
 TAKE_PROCESS_REQUEST = """
 with due as materialized (
   select q.tenant_id, q.request_id from refunds.process_requests q
@@ -479,7 +479,7 @@ with due as materialized (
               and e.next_attempt_at <= statement_timestamp() and e.agent_id = w.agent_id)))
   order by q.requested_at limit 1 for update skip locked)
 update refunds.process_requests r set claimed_by = %(worker_id)s,
-  lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+  lease_until = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
 from due where r.tenant_id = due.tenant_id and r.request_id = due.request_id
 returning r.request_id
 """
