@@ -29,4 +29,15 @@ def _stripped(_context: click.Context, _option: click.Parameter, reason: str) ->
 
 
 def _or_account(_context: click.Context, _option: click.Parameter, by: str | None) -> str:
-    return by or getpass.getuser()
+    name = (by or "").strip() or _account()
+    if not name:
+        raise click.UsageError("give --by: the account on this machine has no name")
+    return name
+
+
+def _account() -> str:
+    """The name of the account on this machine; "" if it has none, as a container's number may not."""
+    try:
+        return getpass.getuser().strip()
+    except (KeyError, OSError):  # a KeyError before Python 3.13
+        return ""

@@ -268,6 +268,25 @@ def test_the_command_names_each_row_that_stays_and_why(
     assert {*REFUSALS} == {*STAYS, "no_such_row", "not_in_error"}
 
 
+def test_a_person_without_a_name_is_the_account_and_an_account_without_one_is_asked_for_it(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run under a number that no account has."""
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
+    in_error(ledger_fixtures, "r")
+    run, words = CliRunner().invoke, ["retry", "r", "--reason", "mended"]
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    with monkeypatch.context() as container:
+        container.setattr("os.getuid", lambda: 3_999_999_999)
+        refused = run(main, words)
+    assert refused.exit_code == 2 and "give --by" in refused.output
+    assert ledger_fixtures.state("r") == "ERROR"
+    monkeypatch.setenv("LOGNAME", "anna")
+    assert run(main, [*words, "--by", " "]).exit_code == 0
+    assert ledger_fixtures.one("select retried_by from refunds.retries") == "anna"
+
+
 def test_many_rows_are_retried_although_that_takes_longer_than_a_statement(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
