@@ -157,8 +157,8 @@ def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) 
         return give_up(row, _FORGOTTEN, reason=START_FORGOTTEN, in_doubt=True)
     if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
         return change
-    # An operation with any other status was never started.
-    return replace(change, not_started=row.permit_token is None)
+    # An operation with any other status was never started, and a former holder's effect would be on record.
+    return replace(change, not_started=not row.is_begun_outside)
 
 
 def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:

@@ -16,6 +16,7 @@ from sentinel.cli.scratch import listening
 from sentinel.platform.resources import policies_dir
 from tests.support.effects_server import EffectsServer
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
@@ -268,17 +269,24 @@ def test_a_begun_row_that_was_finished_without_a_card_is_no_wrong_execution(desk
     assert desk.ledger.one("select count(*) from sentinel.switches where not is_on") == 0
 
 
-def test_a_row_whose_start_was_refused_is_not_begun_and_its_customer_is_asked(
-    shop: Shop, authority: FakeAuthority, tmp_path: Path
+@pytest.mark.parametrize("then", ["its start is refused", "a halt", "a person is asked"])
+def test_a_row_of_which_surely_nothing_was_started_is_not_begun_and_its_customer_is_asked(
+    shop: Shop, authority: FakeAuthority, tmp_path: Path, then: str
 ) -> None:
-    """Surely nothing was started, so a route that asks the customer by now asks this one too."""
+    """Its permission is on record, and a route that asks the customer by now asks this one too."""
     shop.enter(BRANCHES["retail/standard"])
-    authority.misbehave = lambda exchange: (
-        exchange.path.endswith("guard/start") and exchange.problem(403, "permit-refused") is None
-    )
+    said = (lambda exchange: exchange.problem(403, "permit-refused")) if "refused" in then else Exchange.hang_up
+    authority.misbehave = lambda exchange: exchange.path.endswith("guard/start") and said(exchange) is None
     shop.run()
-    assert shop.stands()[0] == "NEW" and shop.nothing_paid()
+    assert shop.stands()[0] == ("NEW" if "refused" in then else "ALLOWED") and shop.nothing_paid()
     authority.misbehave = lambda exchange: False
+    authority.halted = then == "a halt"
+    authority.switches["retail.standard"]["on"] = then != "a person is asked"
+    shop.fixtures.make_due()
+    if "refused" not in then:
+        shop.run()
+        assert shop.stands()[0] == ("NEW" if authority.halted else "APPROVAL_REQUIRED")
+    authority.halted, authority.switches["retail.standard"]["on"] = False, True
     copytree(policies_dir(), tmp_path / "policies")
     shop.settings["policies_dir"] = tmp_path / "policies"
     routes = tmp_path / "policies" / "routes.yaml"
@@ -286,6 +294,8 @@ def test_a_row_whose_start_was_refused_is_not_begun_and_its_customer_is_asked(
     routes.write_text(
         text.replace(retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:"))
     )
+    if then == "a person is asked":
+        authority.approve("refund:r")
     shop.fixtures.make_due()
     shop.run()
     assert shop.stands()[1] == "customer" and shop.cards() == 1 and shop.nothing_paid()
