@@ -53,7 +53,7 @@ export async function guarded<Result>(
     if (/Generator\]$/.test(formOf(result))) throw new TypeError("the effect returned a generator, which has not run yet");
   } catch (error) {
     // What an aborted effect had begun may go on, while a report of an error says that nobody acts any more.
-    if (isBegun && options.signal?.aborted) (options.onUnreported ?? warn)(error, answer);
+    if (isBegun && options.signal?.aborted) unreported(error, answer, options);
     else await report(client, answer, options, nameOf(error));
     throw error;
   }
@@ -122,7 +122,16 @@ async function report(client: Client, answer: GuardAnswer, options: GuardedOptio
   try {
     await client.report({ ...bound, outcome: error === undefined ? "success" : "error", error });
   } catch (failure) {
+    unreported(failure, answer, options);
+  }
+}
+
+/** Tells `onUnreported`, or the console where there is none or it throws: the caller gets what the effect returned or threw. */
+function unreported(failure: unknown, answer: GuardAnswer, options: GuardedOptions): void {
+  try {
     (options.onUnreported ?? warn)(failure, answer);
+  } catch {
+    warn(failure, answer);
   }
 }
 
@@ -137,7 +146,11 @@ function formOf(value: unknown): string {
   return Object.prototype.toString.call(value);
 }
 
-/** The error's name only: its text may carry what must not leave this process. */
+/** The error's name only: its text may carry what must not leave this process. What is thrown may have any `name`, or one that throws. */
 function nameOf(error: unknown): string {
-  return error instanceof Error ? error.name.slice(0, 100) : typeof error;
+  try {
+    return error instanceof Error ? String(error.name).slice(0, 100) : typeof error;
+  } catch {
+    return "Error";
+  }
 }

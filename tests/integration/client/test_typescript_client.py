@@ -224,6 +224,41 @@ def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_not
     assert "before" not in authority.operations
 
 
+ODD = """
+class Numbered extends Error { name = 404 }
+class Guarding extends Error { get name() { throw new Error("its name") } }
+const revoked = Proxy.revocable({}, {});
+revoked.revoke();
+const thrown = { numbered: new Numbered("secret"), guarding: new Guarding("secret"), revoked: revoked.proxy, nothing: undefined };
+for (const [what, error] of Object.entries(thrown)) {
+  said[what] = await guarded(client(), "gift_card.issue", refund(what), () => { throw error }).then(() => "done", (one) => one === error);
+}
+const stop = new AbortController();
+const onUnreported = () => { throw new Error("the log is full") };
+const aborted = () => { stop.abort(); throw thrown.numbered };
+said.aborted = (await guarded(client(), "gift_card.issue", refund("aborted", { signal: stop.signal, onUnreported }), aborted).catch((one) => one)) === thrown.numbered;
+await tried("unreported", client({ retries: 0 }), refund("unreported", { onUnreported }));
+"""
+
+
+def test_an_effects_own_result_or_error_is_what_its_caller_gets_however_odd_it_is(
+    package: Path, authority: FakeAuthority
+) -> None:
+    """The finding: an error whose `name` is no text was hidden by a TypeError, and its outcome was not reported."""
+
+    def not_reported(exchange: Exchange) -> bool:
+        if exchange.path.endswith("/report") and (exchange.body or {}).get("idempotency_key") == "unreported":
+            exchange.answer(503, {})
+            return True
+        return False
+
+    authority.misbehave = not_reported
+    found = ran(package, ODD, authority.url, "key")
+    odd = ("numbered", "guarding", "revoked", "nothing")
+    assert found["said"] == {**dict.fromkeys((*odd, "aborted"), True), "unreported": "done"}
+    assert [authority.operations[what].outcome for what in odd] == ["error"] * len(odd)
+
+
 FINAL = 'said["is final"] = (await tried("refused", client(), refund("k"))).isFinal;'
 
 
