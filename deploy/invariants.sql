@@ -620,6 +620,10 @@ where f.kind = 'fulfil' and f.state = 'done' and exists (select from sentinel.op
                   where o.tenant_id = f.tenant_id and o.operation_id = f.operation_id and s.started_at is not null
                     and o.idempotency_key = 'order:' || r.source || ':' || r.order_id);
 
+-- order_report_parked: no report of an order to the authority is refused permanently, or postponed by more than a day
+select format('report of order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
+where f.kind = 'fulfil' and f.reported_at is null and f.report_due_at > clock_timestamp() + interval '1 day';
+
 -- order_effect_twice: each effect of an order exists once, and no operation belongs to two orders
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 group by f.tenant_id, r.source, r.order_id, f.kind having count(*) > 1

@@ -30,6 +30,7 @@ from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.address import EMBEDDED
 from tests.support.scripted_server import ScriptedServer
 from tests.support.settings_table import render
+from worker.orders.metrics import _OPEN as _OPEN_ORDERS
 from worker.orders.settings import OrderReviewSettings, load_order_settings
 from worker.refunds.metrics import _OPEN
 from worker.refunds.settings import WorkerSettings, read_settings
@@ -737,7 +738,7 @@ def test_alerts_ask_for_figures_that_the_programs_give() -> None:
         name for package in ("sentinel", "worker") for path in (REPO / package).rglob("*.py")
         for name in re.findall(r"\"((?:sentinel|worker|orders)_[a-z_]+)\"", path.read_text())
     }  # fmt: skip
-    given |= {f"worker_{name}" for name in _OPEN}
+    given |= {f"worker_{name}" for name in _OPEN} | {f"orders_{name}" for name in _OPEN_ORDERS}
     assert len(RULES) > 5
     for rule in RULES:
         asked = re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", rule["expr"])

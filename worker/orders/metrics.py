@@ -41,6 +41,7 @@ _OPEN = {
     "under_way": "Orders in progress: delivered, not finished, and not waiting for an analyst.",
     "holds_open": "Holds that the shop has not accepted yet.",
     "reports_open": "Outcomes that the authority has not acknowledged.",
+    "reports_parked": "Outcomes that the authority refused permanently; alert on any: a person must decide.",
     "alerts_open": "Alerts not delivered yet.",
 }
 

@@ -94,6 +94,8 @@ select
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and kind = 'hold' and state = 'intended') as holds_open,
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and report_due_at is not null and reported_at is null)
     as reports_open,
+  (select count(*) from orders.effects where tenant_id = %(tenant_id)s and report_due_at = 'infinity' and reported_at is null)
+    as reports_parked,
   (select count(*) from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) as alerts_open
 """
 DEFAULT_TENANT = "select tenant_id from refunds.defaults"
@@ -147,6 +149,7 @@ class OrderFigures:
     under_way: int
     holds_open: int
     reports_open: int
+    reports_parked: int
     alerts_open: int
 
 

@@ -54,6 +54,8 @@ BREACHES: list[tuple[str, set[str], str]] = [
      "delete from sentinel.operation_states s using orders.reviews r where r.operation_id = s.operation_id and r.order_id = 'o-low'"),
     ("a fulfilment under another order's operation", {"order_fulfilled_without_start"},
      "update sentinel.operation_rows o set idempotency_key = 'order:demo:o-other' from orders.reviews r where r.operation_id = o.operation_id and r.order_id = 'o-low'"),
+    ("a report that the authority refused for good", {"order_report_parked"},
+     "update orders.effects f set reported_at = null, report_due_at = 'infinity' from orders.reviews r where r.review_id = f.review_id and r.order_id = 'o-low'"),
     ("an effect that is there twice", {"order_effect_twice"},
      "insert into orders.effects select f.* from orders.effects f join orders.reviews r using (tenant_id, review_id) where r.order_id = 'o-low'"),
     ("two orders under one operation", {"order_effect_twice", "shop_did_unasked"},

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import Pool
+from sentinel.store.invariants import run_invariants
 from tests.integration.worker.test_budgets_with_real_authority import restore_before_the_decision
 from tests.support.lost_connections import LosesConnection
 from tests.support.order_fixtures import OrderFixtures, order_body
 from worker.cli import main
+from worker.orders.metrics import OrderGauges
 
 PARKED = (
     "update orders.effects set reported_at = null, report_due_at = 'infinity', report_tries = 1, report_error = '409 conflict'"
@@ -50,6 +53,23 @@ def test_a_report_that_waits_for_a_person_is_listed_and_discarded_once(parked: O
     assert reports("list").output == "No refused report waits for a person.\n"
     again = reports("discard", "demo", "o-1", "--reason", "CASE-7")
     assert again.exit_code == 1 and "refused: no report of order o-1 of demo waits for a person" in again.output
+
+
+def test_a_report_that_waits_for_a_person_is_named_by_the_doctor_and_raises_an_alert(parked: OrderFixtures) -> None:
+    """The finding: the order is FULFILLED everywhere, so nobody who did not run `reports list` learnt of it."""
+
+    def named() -> list[str]:
+        found = run_invariants(parked.fixtures.admin, invariants_sql())
+        return [told for one in found if one.name == "order_report_parked" for told in one.damaged]
+
+    def figure() -> dict[str, float]:
+        samples = (one for metric in OrderGauges(parked.review.store).collect() for one in metric.samples)
+        return {one.name: one.value for one in samples if one.name.startswith("orders_reports")}
+
+    assert named() == ["report of order o-1 of demo"]
+    assert figure() == {"orders_reports_open": 1, "orders_reports_parked": 1}
+    assert reports("discard", "demo", "o-1", "--reason", "CASE-7").exit_code == 0
+    assert named() == [] and figure() == {"orders_reports_open": 0, "orders_reports_parked": 0}
 
 
 def test_a_report_that_is_sent_again_is_due_and_is_taken(parked: OrderFixtures) -> None:
