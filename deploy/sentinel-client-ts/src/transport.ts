@@ -6,6 +6,8 @@
 import { type NoAnswerKind, Unreachable } from "./errors.js";
 
 const MAX_ANSWER_BYTES = 1 << 20;
+/** Of a timer: a longer one would fire at once. */
+const MOST_MILLISECONDS = 2 ** 31 - 1;
 const NO_CONNECTION = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
 const PRINTABLE = /^[\x20-\x7e]+$/;
 
@@ -40,7 +42,7 @@ export class Transport {
     signal?.throwIfAborted();
     const stop = new AbortController();
     let late = false;
-    const timer = setTimeout(() => ((late = true), stop.abort()), Math.max(milliseconds, 1));
+    const timer = setTimeout(() => ((late = true), stop.abort()), Math.min(Math.max(milliseconds, 1), MOST_MILLISECONDS));
     const abort = () => stop.abort();
     signal?.addEventListener("abort", abort, { once: true });
     try {

@@ -259,6 +259,20 @@ def test_an_effects_own_result_or_error_is_what_its_caller_gets_however_odd_it_i
     assert [authority.operations[what].outcome for what in odd] == ["error"] * len(odd)
 
 
+PATIENT = """
+const asking = client({ timeoutSeconds: Infinity });
+await tried("patient", asking, refund("k", { waitSeconds: Infinity }));
+await tried("for a month", client({ timeoutSeconds: 30 * 86400 }), refund("month"));
+"""
+
+
+def test_a_client_that_waits_as_long_as_it_takes_does_not_give_up_at_once(
+    package: Path, authority: FakeAuthority
+) -> None:
+    """The finding: a timer of more than 24 days fires at once, so that every call ended as `timeout` within a millisecond."""
+    assert ran(package, PATIENT, authority.url, "key")["said"] == {"patient": "done", "for a month": "done"}
+
+
 FINAL = 'said["is final"] = (await tried("refused", client(), refund("k"))).isFinal;'
 
 
