@@ -59,9 +59,12 @@ const partsOf = (text) => {
   return { pack, stated: hash, body: canonical(rest) };
 };
 
+// A pack's own member: every object inherits some names, like "constructor".
+const member = (pack, name) => (Object.hasOwn(pack, name) ? pack[name] : null);
+
 const differing = (one, other) =>
   [...new Set([...Object.keys(one), ...Object.keys(other)])].filter(
-    (name) => canonical(one[name] ?? null) !== canonical(other[name] ?? null),
+    (name) => canonical(member(one, name)) !== canonical(member(other, name)),
   );
 
 const element = (tag, text, className) => {
@@ -182,14 +185,20 @@ const verdictOn = ({ intact }, { forged, unknown }) => {
   return unknown ? UNKNOWN : GOOD;
 };
 
+// What each place was asked last: the record's answer about an earlier proof may come after it, and is not shown any more.
+const lastAsked = new WeakMap();
+
 const report = async (place, text, isPasted) => {
+  const asked = {};
+  lastAsked.set(place, asked);
+  const say = (...told) => lastAsked.get(place) === asked && tell(place, ...told);
   try {
     const found = await check(text);
     const compared = isPasted ? await comparedWithRecord(found) : comparedWithPage(found);
-    tell(place, verdictOn(found, compared), { ...found, note: compared.note });
+    say(verdictOn(found, compared), { ...found, note: compared.note });
   } catch (error) {
     const told = error instanceof Mismatch ? error.message : `This is not a proof: ${error.message}.`;
-    tell(place, { kind: "refused", text: told }, {});
+    say({ kind: "refused", text: told }, {});
   }
 };
 
