@@ -41,7 +41,7 @@ def pack(number: int, **more: Any) -> dict[str, Any]:
     return {**stated, "hash": pack_hash(stated)}
 
 
-def told(tmp_path: Path, program: str, **packs: dict[str, Any]) -> str:
+def page_message(tmp_path: Path, program: str, **packs: dict[str, Any]) -> str:
     """What the page says in the end."""
     (tmp_path / "page.cjs").write_text(f"{PAGE}(async () => {{ {program} console.log(place.textContent); }})();")
     script = str(REPO / "ops_console" / "static" / "verify.js")
@@ -57,7 +57,7 @@ def test_the_verdict_that_is_shown_is_of_the_proof_that_was_pasted_last(tmp_path
     """The finding: the slower answer about an earlier proof took the place of the verdict about the one in the field."""
     program = "await paste(packs.earlier); await paste(packs.forged); await record(packs.recorded); await record(packs.earlier);"
     forged = pack(2, decision="DENY")
-    said = told(tmp_path, program, earlier=pack(1), forged=forged, recorded=pack(2))
+    said = page_message(tmp_path, program, earlier=pack(1), forged=forged, recorded=pack(2))
     assert "this is not the proof with that id" in said and forged["hash"] in said
     assert "Match: this proof is intact." not in said
 
@@ -67,6 +67,6 @@ def test_a_pack_with_one_more_member_is_not_what_is_on_record_whatever_its_name(
     """The finding: a name that every object inherits counted as a member of the record, beside public ids."""
     public = pack(1, agent_id="pag_" + "a" * 16)
     program = "await paste(packs.given); await record(packs.known);"
-    assert "Everything else matches the record here." in told(tmp_path, program, given=pack(1), known=public)
-    said = told(tmp_path, program, given=pack(1, **{name: {}}), known=public)
+    assert "Everything else matches the record here." in page_message(tmp_path, program, given=pack(1), known=public)
+    said = page_message(tmp_path, program, given=pack(1, **{name: {}}), known=public)
     assert f"It is not what is on record here: {name}" in said and "Match: this proof is intact." not in said
