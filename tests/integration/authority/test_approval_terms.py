@@ -273,6 +273,24 @@ def test_who_owns_a_key_of_the_agent_does_not_approve_what_a_proxy_asks_in_its_n
     assert vote(fixtures, other["approval_id"], "approver") == "approved"
 
 
+def test_who_may_approve_is_known_without_reading_the_keys_of_other_agents(fixtures: Fixtures) -> None:
+    fixtures.new_key(agent_id="one-agent", owner=fixtures.operators["approver"])
+    asked = fixtures.post("action/guard", guard_body(value=200, agent_id="one-agent")).get_json()
+    fixtures.admin.execute(
+        "insert into sentinel.agent_keys (tenant_id, key_id, principal_id, key_hash, hint, scopes, agent_id) select %s,"
+        " gen_random_uuid(), gen_random_uuid(), sha256(n::text::bytea), '', '{}', 'agent-' || n from generate_series(1, 3000) n",
+        [fixtures.tenant_id],
+    )
+    rows_read = "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'sentinel.agent_keys'::regclass"
+    is_requester = "select sentinel.is_requester(a, %s) from sentinel.approvals a where approval_id = %s"
+    with fixtures.admin.transaction():
+        before = fixtures.admin.execute(rows_read).fetchone()
+        found = fixtures.admin.execute(is_requester, [fixtures.operators["approver"], asked["approval_id"]]).fetchone()
+        after = fixtures.admin.execute(rows_read).fetchone()
+    assert found == (True,)
+    assert 0 < after[0] - before[0] < 10
+
+
 def test_mutant_that_looks_at_the_last_key_alone_is_caught(fixtures: Fixtures) -> None:
     mutants.cut(fixtures, "sentinel.is_requester", "where o.tenant_id = a.tenant_id and", "where false and")
     assert vote_of_who_asked_first(fixtures, "approver") == "approved"

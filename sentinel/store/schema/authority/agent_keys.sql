@@ -23,3 +23,6 @@ create index agent_keys_by_hash on sentinel.agent_keys (key_hash);
 
 -- A key and its successors after rotations have the same principal.
 create index agent_keys_principal on sentinel.agent_keys (tenant_id, principal_id);
+
+-- Who answers for an agent, by its keys; keys are never deleted.
+create index agent_keys_agent on sentinel.agent_keys (tenant_id, agent_id) where agent_id is not null;
