@@ -148,8 +148,10 @@ class OrderVoteResult:
 
 QUESTION_REFUSED = """(r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
   and n.kind = 'question_refused' and n.tenant_id = r.tenant_id))"""
-# An order that has a decision waits for the intake, not for a person.
+# An order that has a decision waits for the intake, not for a person; its approval may have been decided elsewhere.
 WAITS_FOR_PERSON = f"""r.next_attempt_at < 'infinity' and (r.status = 'QUEUED' and r.resolution is null
+    and not exists (select from sentinel.approvals d where d.tenant_id = r.tenant_id and d.approval_id = r.approval_id
+      and d.status in ('approved', 'rejected'))
   or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED') or {QUESTION_REFUSED})"""
 COLUMNS = SqlTemplate("""
 r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,

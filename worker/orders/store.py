@@ -83,6 +83,7 @@ FORGOTTEN_AT_ONCE = 5000
 FIGURES = """
 with open as (
   select coalesce(r.decided_at, r.received_at) as since, r.status = 'QUEUED' and r.resolution is null
+      and (r.approval_id in (select orders.decided_approvals(%(tenant_id)s))) is not true
     or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED')
     or r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
       and n.kind = 'question_refused' and n.tenant_id = r.tenant_id) as waits_for_person

@@ -157,6 +157,8 @@ OWNERS_RIGHTS = {
     "resolve_review", "track_filed_refunds",
     # The console is told whether a decision on an order is taken, and reads no more of its review for it.
     "has_live_refund", "has_undecided_refund", "refund_in_doubt",
+    # The intake is told which of its orders' approvals are decided, and reads no other approval for it.
+    "decided_approvals",
     # A report that contradicts a person sets the one halt that an authority may set.
     "record_contradiction",
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.

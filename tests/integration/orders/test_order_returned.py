@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import queue_figures
 from ops_console.resolve_order import resolve_order
+from sentinel.authority.approvals import resolve_approval
 from sentinel.core.errors import SentinelError
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor
@@ -143,6 +145,24 @@ def test_the_gauges_count_what_waits_for_a_person_as_the_console_does(fixtures: 
         assert (found.queued, found.under_way, found.oldest_queued_seconds > 3000) == (2, 1, True)
         assert found.queued == queue_figures(fixtures.console_pool, fixtures.tenant_id).queued
         orders.close()
+
+
+@pytest.mark.parametrize("verdict", ["approve", "reject"])
+def test_an_order_whose_approval_was_decided_elsewhere_waits_for_no_person(
+    fixtures: Fixtures, authority_url: str, verdict: str
+) -> None:
+    orders = make_intake(fixtures, authority_url)
+    pool, tenant_id, who = fixtures.console_pool, fixtures.tenant_id, actor(fixtures, "approver")
+    for name in ("o-elsewhere", "o-waits"):
+        orders.deliver(order_body(name, "medium"))
+    approval_id = orders.one("select approval_id from orders.reviews where order_id = 'o-elsewhere'")
+    resolve_approval(pool, who, approval_id, verdict=verdict, reason="x", digest=orders.digest("o-elsewhere"))
+    assert orders.status_and_lane("o-elsewhere") == ("QUEUED", "medium")
+    assert say(orders, "o-elsewhere", "hold") == "conflict"
+    assert [one.order_id for one in queue(pool, tenant_id, limit=5)] == ["o-waits"]
+    found = orders.review.store.figures()
+    assert (found.queued, found.under_way, queue_figures(pool, tenant_id).queued) == (1, 1, 1)
+    orders.close()
 
 
 def test_no_program_tries_again_what_no_person_said_and_no_retry_passes_a_halt(

@@ -294,3 +294,12 @@ create or replace function orders.make_reviews_due(tenant uuid, approvals uuid[]
       and (r.attempts = 0 or r.next_attempt_at > clock_timestamp() + interval '10 minutes') returning 1)
   select count(*) from woken
 $$;
+
+-- The decided approvals of the tenant's queued orders that no analyst decided here: a person decided them elsewhere, as with `sentinel
+-- approvals`, and the orders wait for the intake. Security definer, because the intake's role may not read approvals.
+create or replace function orders.decided_approvals(tenant uuid) returns setof uuid
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select a.approval_id from orders.reviews r
+  join sentinel.approvals a on a.tenant_id = r.tenant_id and a.approval_id = r.approval_id and a.status in ('approved', 'rejected')
+  where r.tenant_id = tenant and r.status = 'QUEUED' and r.resolution is null and r.next_attempt_at < 'infinity'
+$$;
