@@ -40,6 +40,7 @@ _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 _SHOWN_OTHERWISE = frozenset({
     "amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live", "refund_is_undecided",
+    "offers_approve",
 })  # fmt: skip
 """Columns of an order that its view shows in another form, or only uses to compute `offers`."""
 
@@ -62,14 +63,15 @@ def _refused(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, 
 
 
 def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
-    """The decisions that a person may take on the order now. None are offered while a filed refund may still be paid,
-    and "refund" is not offered if nothing was paid or the policy would deny it.
+    """The decisions that a person may take on the order now. None are offered while a filed refund may still be paid;
+    "refund" is not offered if nothing was paid or the policy would deny it, and "fulfil" not if its approval cannot be
+    given.
     """
     refundable = (row.amount_minor or 0) > 0 and refund_refusal(policies, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
     match row.status:
         case "QUEUED" if row.resolution is None and row.approval_status == "pending":
-            return [FULFIL, *refund, HOLD]
+            return [*([FULFIL] if row.offers_approve else []), *refund, HOLD]
         case "SHOP_REFUSED":
             return [RETRY, *refund, HOLD]
         case "REFUND_REFUSED" if not row.refund_is_live:

@@ -25,7 +25,7 @@ STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "
 class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
-    `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is when an analyst
+    `approval_status`, `digest` and `offers_approve` belong to the approval that it waits or waited for; `due_at` is when an analyst
     should have answered, None for an order that waits for no approval. `ledger_entry_id` is the filed refund's entry:
     the last attempt that was not closed. `hold_state` is the state of a held order's hold in the shop ("refused": it
     had been shipped before, and the hold is not retried). `question_refused`: the order has no lane, because the
@@ -51,6 +51,7 @@ class OrderRow:
     proof_id: str | None
     approval_status: str | None
     digest: str | None
+    offers_approve: bool | None
     due_at: datetime | None
     resolution: str | None
     resolved_by: str | None
@@ -157,7 +158,7 @@ COLUMNS = SqlTemplate("""
 r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,
 r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
-a.digest, case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at) end as due_at,
+a.digest, a.offers_approve, case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at) end as due_at,
 r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
 case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.refunds f where f.tenant_id = r.tenant_id
   and f.review_id = r.review_id order by f.state = 'closed', f.attempt desc limit 1) end as ledger_entry_id,

@@ -69,6 +69,15 @@ def test_a_held_order_offers_nothing_and_shows_how_it_came_there(fixtures: Any) 
     assert [one["event"] for one in shown["events"]] == ["scored", "denied", "held"]
 
 
+def test_fulfilment_is_not_offered_where_its_approval_cannot_be_given(fixtures: Any) -> None:
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    fixtures.sql("update sentinel.approvals set offers_approve = false")
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    (listed,) = ann.get("/ops/api/orders").json["orders"]
+    assert shown["offers"] == listed["offers"] == ["refund", "hold"]
+    assert ann.analyst(order_id, "fulfil").status_code == 409
+
+
 def test_a_refund_that_the_policies_in_force_deny_is_not_offered_whatever_the_files_say(fixtures: Any) -> None:
     declared = [one for one in fixtures.authority.policies.library.policies if one.policy.policy_id != "retail-refund"]
     remember_policies(fixtures.authority.pool, [
