@@ -26,6 +26,7 @@ from ops_console.api.rendering import (
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, VoteSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
+from ops_console.webhook_addresses import shown_to
 from sentinel.authority.approval_queue import list_approvals
 from sentinel.authority.approvals import (
     APPROVE,
@@ -51,6 +52,7 @@ _VOTE, _HANDLED = VoteSchema(), HandledSchema()
 
 def approval_view(row: ApprovalRow) -> dict[str, Any]:
     """An approval as operators see it; a vote is bound to its `digest`."""
+    change = shown_to(actor(), row.change) if row.change else None
     return present({
         "approval_id": row.approval_id, "operation_id": row.operation_id, "agent_id": row.agent_id, "action": row.action,
         "resource": row.resource, "amount": amount(row.amount_minor, row.currency), "digest": row.digest,
@@ -59,7 +61,7 @@ def approval_view(row: ApprovalRow) -> dict[str, Any]:
         "approvals_given": row.approvals_given, "status": row.status, "created_at": row.created_at,
         "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
         "offers": row.offers, "handled_reference": row.handled_reference, "follows": row.follows, "requested_by": row.requested_by,
-        "change": json.loads(row.change) if row.change else None, "change_text": change_text(row.change) if row.change else None,
+        "change": json.loads(change) if change else None, "change_text": change_text(change) if change else None,
         **_outcome(row.outcome),
     })  # fmt: skip
 

@@ -175,7 +175,8 @@ class ApprovalViewSchema(Schema):
     )
     change = fields.Dict(
         metadata={
-            "description": "The exact change of people or keys that is requested; the digest is that of its canonical form."
+            "description": "The exact change of people, keys or webhooks that is requested; the digest is that of its canonical form,"
+            " in which only administrators read what follows the host in a webhook's address."
         }
     )
     change_text = fields.String(metadata={"description": "The change in a sentence."})

@@ -98,10 +98,11 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
-        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, change_text=change_text,
+        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
         lines=[
-            (one, one.cannot_vote_reason(person), one.choices(person), facts_of(one.about.request, accounts=True))
+            (one, one.cannot_vote_reason(person), one.choices(person), facts_of(shown, accounts=True), change_text(shown) if one.row.change else None)
             for one in questions
+            for shown in [one.request_shown_to(person)]
         ],
     )  # fmt: skip
 

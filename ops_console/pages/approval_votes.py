@@ -14,6 +14,7 @@ from ops_console import metrics
 from ops_console.context import ConsoleContext
 from ops_console.pages.approval_facts import is_bound
 from ops_console.resolve_order import DECISIONS, FULFIL, HOLD, REFUND, refund_refusal, resolve_order
+from ops_console.webhook_addresses import shown_to
 from sentinel.authority import approval_details
 from sentinel.authority.actor import Actor, has_role
 from sentinel.authority.approval_details import ApprovalDetails
@@ -108,6 +109,10 @@ class ApprovalDetail:
     def is_bound(self) -> bool:
         """Whether the stored operation that is shown is the one that the digest names."""
         return is_bound(self.about.request, self.row)
+
+    def request_shown_to(self, person: Actor) -> str:
+        """The operation or requested change that the digest names, as this person may read it."""
+        return shown_to(person, self.about.request) if self.row.change else self.about.request
 
     @property
     def is_open(self) -> bool:

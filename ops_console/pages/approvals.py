@@ -35,6 +35,7 @@ from ops_console.pages.proofs import proof_link
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import each_in_words
 from ops_console.read_models.order_views import budget_of_approval
+from ops_console.webhook_addresses import shown_to
 from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role
@@ -227,7 +228,7 @@ def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal 
     values: dict[str, Any] = {
         "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
         "choices": [] if cannot_vote_reason else question.choices(person), "seen": seen(question), "mine": question.vote_of(person),
-        "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
+        "facts": facts_of(question.request_shown_to(person), accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
         **({} if question.is_open else _next(context, person)),
@@ -256,7 +257,7 @@ def _of_change(context: ConsoleContext, person: Actor, row: ApprovalRow) -> dict
     change = find_change(context.pool, person.tenant_id, row.approval_id)
     assert change is not None
     return {
-        "change": change, "asks": change_text(change.request), "outcome": change.outcome and outcome_text(change.outcome),
+        "change": change, "asks": change_text(shown_to(person, change.request)), "outcome": change.outcome and outcome_text(change.outcome),
         "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "reasoning": (),
         "proof": None, "budget": LedgerRead(),
     }  # fmt: skip

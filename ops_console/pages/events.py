@@ -21,6 +21,7 @@ from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsOfFile, events_page
+from ops_console.webhook_addresses import shown_to
 from sentinel.authority.halts import GLOBAL_HALT_OWNER, known_targets
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
@@ -58,7 +59,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def events_export() -> Response:
         wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
         rows = EventsOfFile(context.pool, _owner(), wanted, most=MOST_EXPORTED)
-        body = "".join(csv_lines(COLUMNS, map(_cells, rows))).encode()
+        body = "".join(csv_lines(COLUMNS, (_cells(_shown(row)) for row in rows))).encode()
         # An attachment (`_continued`), so that a browser saves the file and never renders it in this origin.
         return Response(
             body, content_type="text/csv; charset=utf-8; header=present",
@@ -100,6 +101,8 @@ def _page(
     context: ConsoleContext, wanted: EventFilter, refused: shell.FormRefusal | None = None, *, owner: uuid.UUID
 ) -> Response:
     found = None if refused else events_page(context.pool, owner, wanted, limit=PAGE_SIZE)
+    if found is not None:
+        found = dataclasses.replace(found, events=[_shown(one) for one in found.events])
     query = _given()
     further = found.before if found is not None else None
     return shell.page(
@@ -163,6 +166,12 @@ def _moment(name: str) -> datetime | None:
     if not 1970 < moment.year < 9999:
         raise InvalidInput.of(name, "must be a time between the years 1971 and 9998")
     return moment
+
+
+def _shown(row: EventRow) -> EventRow:
+    """The event as the person who asks may read it."""
+    holds_address = row.kind.startswith("webhook_") or row.kind == "change_asked"
+    return dataclasses.replace(row, body=shown_to(actor(), row.body)) if holds_address else row
 
 
 def _cells(row: EventRow) -> tuple[Cell, ...]:

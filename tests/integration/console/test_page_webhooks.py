@@ -85,6 +85,34 @@ def test_sending_events_somewhere_waits_for_a_second_administrator(fixtures: Any
     assert (str(made.endpoint_id), URL) in power(fixtures)
 
 
+def test_what_follows_the_host_in_an_address_is_read_by_administrators_alone(fixtures: Any) -> None:
+    two, token = Two(fixtures), "T0-receivers-token"
+    ada = Actor(fixtures.tenant_id, fixtures.sql("select operator_id from sentinel.operators where email = 'ada@demo.local'")[0][0], "ada@demo.local", "admin")  # fmt: skip
+    with pytest.raises(WaitsForAdministrator) as waits:
+        add_webhook(fixtures.pool, ada, f"https://hooks.shop.example/{token}?key={token}", ["decision"])
+    approval_id = str(waits.value.approval_id)
+    browsers = {role: fixtures.browser(name, role, two.app) for name, role in (("ann", "approver"), ("vic", "viewer"))}
+    programs = {role: fixtures.person(f"{role}-program", role) for role in ("admin", "approver", "viewer")}
+
+    def texts(role: str) -> list[str]:
+        browser = {"admin": two.bea, **browsers}[role]
+        pages = [f"/ops/approvals/{approval_id}", "/ops/events", "/ops/events/export.csv"]
+        pages += [] if role == "viewer" else [f"/ops/approvals/batch?id={approval_id}"]
+        calls = ["/ops/api/approvals", f"/ops/api/approvals/{approval_id}"]
+        return [browser.get(one).get_data(as_text=True) for one in pages] + [
+            programs[role].get(one).get_data(as_text=True) for one in calls
+        ]
+
+    for _ in ("asked", "made"):
+        assert all(token in text for text in texts("admin"))
+        for role in browsers:
+            assert all("https://hooks.shop.example/" in text and token not in text for text in texts(role)), role
+        if not list_endpoints(fixtures.pool, fixtures.tenant_id):
+            approve(fixtures, approval_id, two.bea)
+    (made,) = list_endpoints(fixtures.pool, fixtures.tenant_id)
+    assert token in str(made.url)
+
+
 def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_DATABASE_URL", fixtures.url)
     monkeypatch.setenv("SENTINEL_TENANT_ID", str(fixtures.tenant_id))
