@@ -134,7 +134,7 @@ _OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
 _OF_AGENT = _A.c.agent_id == value("agent_id", str)
 # The requesting key with its predecessors and successors by rotation: they are one principal.
 _OF_KEY = _A.c.principal_id == value("principal_id", uuid.UUID)
-# The columns of the index approvals_queue in order, which are also the columns of the cursor.
+# The columns of the index approvals_queue after the tenant, which are also the columns of the cursor.
 _QUEUE_ORDER = (literal_column(RISK_RANK_SQL, Integer()), _A.c.expires_at, _A.c.approval_id)
 _BEHIND_PENDING = tuple_(*_QUEUE_ORDER) > tuple_(
     bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)

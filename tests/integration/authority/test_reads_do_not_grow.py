@@ -15,15 +15,24 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops_console.read_models.events import LOOKED_AT, page_texts
 from ops_console.read_models.ledger_search import page_sql as ledger_page
 from ops_console.read_models.order_search import ENDED
 from ops_console.read_models.order_search import page_sql as orders_page
 from sentinel.authority import halts
-from sentinel.authority.approval_queue import decided_sql, list_approvals, list_sql
+from sentinel.authority.approval_queue import (
+    MOST_LOOKED,
+    decided_sql,
+    list_approvals,
+    list_sql,
+    part_end_sql,
+    pending_sql,
+)
 from sentinel.authority.approvals import COLUMNS, DECIDED_SINCE_OF, decided_since
 from sentinel.authority.decisions import RECORD_CONTRADICTION, RECORD_DECISIONS, REPORT_OUTCOMES
 from sentinel.authority.halts import KNOWN_TARGETS, known_targets
 from sentinel.authority.policies import HIGHEST_LIMIT_USAGE, OPERATIONS_LOOKED_AT
+from sentinel.authority.switches import IN_FORCE
 from sentinel.store.batch_statement import run_statement
 from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.ids import new_id
@@ -394,6 +403,72 @@ def test_the_pages_of_a_tenant_with_little_read_no_more_where_another_has_much(r
     later = pages_read(roomy, small)
     print(f"blocks: {few} beside {FEW}, {many} beside {OTHERS}, {later} as planned then")
     assert {name: read for name, read in few.items() if max(many[name], later[name]) >= read + 40} == {}
+
+
+# looks of a tenant with a long history beside others ----------------------------------------------------------------------
+
+SELDOM_EVENTS = """
+insert into sentinel.event_rows (tenant_id, event_id, kind, agent_id, body, hash, occurred_at)
+select %(tenant_id)s, gen_random_uuid(), 'halt_set', 'agent', '{}', sha256(''), clock_timestamp() from generate_series(1, %(number)s::integer)
+"""
+SWITCH = """
+insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+values (%(tenant_id)s, 'small_refund.enabled', false, 0, clock_timestamp(), 'admin', 'test')
+"""
+GATE_REPORTS = """
+insert into sentinel.gate_reports (tenant_id, report_id, scenario, switch, policy_digest, passed, cases, correct, lower_bound_ppm,
+  wrong_executions, not_covered, report, created_at, recorded_by)
+select gen_random_uuid(), gen_random_uuid(), 'small', 'small_refund.enabled', %(digest)s, true, 1, 1, 1000000, 0, 0, '{}', clock_timestamp(), 'ci'
+from generate_series(1, %(number)s::integer)
+"""
+NOBODYS = {"digest": "sha256:" + "0" * 64, "reference": None}
+ANY_EVENT = {
+    "kind": "halt_set", "before": uuid.UUID(int=2**128 - 1), "oldest": uuid.UUID(int=0), "look": LOOKED_AT, "operation_id": None,
+}  # fmt: skip
+SELDOM_LOOKS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "the queue": (pending_sql(of_kind=False, behind=False), {"operator_id": None, "limit": 50}, 1),
+    "a part of the queue": (part_end_sql(of_kind=False, behind=False), {"offset": MOST_LOOKED - 1, "limit": 2}, 0),
+    "rare events": (page_texts("rare kind", ("kind",))[0], ANY_EVENT | {"limit": 50}, 1),
+    "switches in force": (IN_FORCE, {"owners": []}, 1),
+}
+"""As `PAGES`."""
+
+
+def test_what_is_rare_in_a_long_history_is_read_without_what_others_have(roomy: Fixtures) -> None:
+    """The finding: the queue of a tenant whose approvals are decided was read past every pending one of another tenant."""
+    roomy.guard(guard_body(value=1))
+    small, large = uuid.uuid4(), uuid.uuid4()
+
+    def fill(statement: str, tenant_id: uuid.UUID, number: int, status: str = "pending") -> None:
+        with roomy.admin.transaction():
+            roomy.admin.execute("set local session_replication_role = replica")
+            fields = {"tenant_id": tenant_id, "number": number, "status": status}
+            roomy.admin.execute(statement.encode(), fields | NOBODYS)
+
+    def read() -> dict[str, int]:
+        found = {}
+        with roomy.as_role(CONSOLE) as connection:
+            for name, (statement, besides, rows) in SELDOM_LOOKS.items():
+                asked = {"tenant_id": small, **besides}
+
+                def look(statement: str = statement, asked: dict[str, Any] = asked, rows: int = rows) -> None:
+                    assert len(connection.execute(statement.encode(), asked).fetchall()) == rows
+
+                found[name] = blocks(roomy, connection, look)
+        return found
+
+    for statement in (PUT_APPROVALS, SELDOM_EVENTS, SWITCH):
+        fill(statement, small, 1)
+    few = read()
+    fill(PUT_APPROVALS, small, OTHERS // 4, "expired")
+    fill(OPERATIONS_OF, small, OTHERS // 4)
+    for statement in (PUT_APPROVALS, SELDOM_EVENTS, GATE_REPORTS):
+        fill(statement, large, OTHERS)
+    many = read()
+    roomy.admin.execute("analyze")
+    later = read()
+    print(f"blocks: {few} with little, {many} with much, {later} as planned then")
+    assert {name: blocks for name, blocks in few.items() if max(many[name], later[name]) >= blocks + 40} == {}
 
 
 def test_a_page_is_shown_without_suggestions_where_they_cannot_be_found(

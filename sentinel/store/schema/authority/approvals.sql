@@ -300,6 +300,6 @@ end $$;
 create trigger check_approval before insert or update on sentinel.approvals
   for each row execute function sentinel.check_approval();
 
--- In the order of the queue of pending approvals.
-create index approvals_queue on sentinel.approvals (sentinel.risk_rank(required_people, reasons), expires_at, approval_id)
+-- A tenant's pending approvals in the order of the queue.
+create index approvals_queue on sentinel.approvals (tenant_id, sentinel.risk_rank(required_people, reasons), expires_at, approval_id)
   where status = 'pending';

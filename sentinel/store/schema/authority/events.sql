@@ -35,6 +35,9 @@ create index events_operation on sentinel.event_rows (operation_id) where kind <
 create index events_transaction on sentinel.event_rows (transaction_id);
 -- The log is read by its key; this index finds rare kinds without reading the events that every operation has.
 create index events_seldom on sentinel.event_rows (event_id) where kind not in ('decision', 'start', 'outcome');
+-- The same of one tenant, for statements that also name `occurred_at > '-infinity'`, which is true of every event.
+create index events_seldom_of_tenant on sentinel.event_rows (tenant_id, event_id)
+  where kind not in ('decision', 'start', 'outcome') and occurred_at > '-infinity';
 create trigger append_only before update or delete or truncate on sentinel.event_rows
   for each statement execute function sentinel.refuse_change();
 

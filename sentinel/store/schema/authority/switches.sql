@@ -35,7 +35,7 @@ create table sentinel.gate_reports (
   -- The threshold of a launch gate, enforced here too: no writer can record a report below it as passed.
   constraint passed_means_proven check (not passed or wrong_executions = 0 and correct > 0 and lower_bound_ppm >= 950000)
 );
-create index gate_reports_newest on sentinel.gate_reports (switch, created_at);
+create index gate_reports_newest on sentinel.gate_reports (tenant_id, switch, created_at);
 create trigger append_only before update or delete or truncate on sentinel.gate_reports
   for each statement execute function sentinel.refuse_change();
 
