@@ -62,12 +62,14 @@ with used as materialized (
 ), suspects as materialized (
   select tenant_id, limit_key from used group by 1, 2 having sum(held_minor + captured_minor) > min(cap_minor)
 )
-select format('budget %s from %s', u.limit_key, u.bucket) from suspects join used u using (tenant_id, limit_key)
-where u.cap_minor < (
-  select sum(o.held_minor + o.captured_minor) from used o
-  where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
-    and o.window_seconds = u.window_seconds and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
-  and u.held_minor + u.captured_minor > 0;
+-- A sliding sum for each length of a window: a limit in use for years has hundreds of thousands of parts.
+select format('budget %s from %s', passed.limit_key, passed.bucket) from (select distinct window_seconds from used) as w
+cross join lateral (
+  select u.limit_key, u.bucket, u.cap_minor, u.held_minor + u.captured_minor as minor,
+    sum(u.held_minor + u.captured_minor) over (partition by u.tenant_id, u.limit_key order by u.bucket range between
+      greatest(make_interval(secs => w.window_seconds) - interval '1 microsecond', interval '0') preceding and current row) as within_window
+  from suspects join used u using (tenant_id, limit_key) where u.window_seconds = w.window_seconds) as passed
+where passed.cap_minor < passed.within_window and passed.minor > 0;
 
 -- reservation_without_live_permit: a held reservation belongs to an operation whose permit is valid, that is started, or that is in doubt
 select format('reservation %s of operation %s', s.permit_id, s.operation_id) from sentinel.operation_states s
@@ -127,12 +129,17 @@ where s.decision = 'APPROVAL_REQUIRED' and s.started_at is not null
 select 'operation ' || operation_id from sentinel.operation_states where started_at > permit_expires_at;
 
 -- started_under_halt: nothing started while a halt covered it
+-- By what was halted, with all times of it together: breakers set thousands of halts of the same few agents.
+with halted as materialized (
+  select tenant_id, scope, target, range_agg(tstzrange(set_at, case when lifted_at < set_at then set_at else lifted_at end, '()')) as during
+  from sentinel.halts group by 1, 2, 3
+)
 select 'operation ' || s.operation_id from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
-join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
+join halted h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
   or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
   or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and starts_with(o.action, left(h.target, -1))))
-where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
+where s.started_at <@ h.during;
 
 -- started_after_not_executed: nothing started, or was answered as started, after a person resolved it as not executed
 select 'operation ' || s.operation_id from sentinel.operation_states s

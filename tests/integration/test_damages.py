@@ -567,6 +567,66 @@ def test_each_check_has_a_snapshot_of_its_own_which_ends_with_it(fixtures: Fixtu
     assert one.damaged < two.damaged
 
 
+# Parts of limits over a rolling hour, each within its cap: so many of one limit, five minutes apart, and those of two others.
+PUT_PARTS = """
+insert into sentinel.usage_parts (tenant_id, limit_key, bucket, window_seconds, cap_minor, captured_minor)
+select %(tenant_id)s, 'p/total|USD', timestamptz '2026-01-01 00:00Z' + nth * interval '5 minutes', 3600, 100, 1 from generate_series(1, %(number)s) as nth
+union all select %(tenant_id)s, 'p/twice|USD', at::timestamptz, 3600, 100, 60
+from unnest(array['2026-01-01 00:00Z', '2026-01-01 01:00Z', '2026-01-01 03:00Z', '2026-01-01 03:55Z']) as at
+union all select %(tenant_id)s, 'p/day|USD', at::timestamptz, 0, 100, 60 from unnest(array['2026-01-01 00:00Z', '2026-01-02 00:00Z']) as at
+"""
+# Halts of an agent, each of a second, one after the other; and one of another agent, under which it started an operation.
+PUT_HALTS = """
+insert into sentinel.halts (tenant_id, halt_id, scope, target, reason, set_by, set_at, lifted_by, lifted_at)
+select %(tenant_id)s, gen_random_uuid(), 'agent', agent, 'test', 'test', at, 'test', at + interval '1 second'
+from (select 'agent-' || nth as agent, timestamptz '2020-01-01 00:00Z' + nth * interval '2 seconds' as at from generate_series(1, 3) nth
+      union all select 'often', timestamptz '2020-01-01 00:00Z' + nth * interval '2 seconds' from generate_series(1, %(number)s) as nth
+      union all select o.agent_id, s.started_at - interval '0.5 seconds' from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+      where s.operation_id = %(started)s) halted
+"""
+
+
+def compared(connection: psycopg.Connection[Any], query: str) -> int:
+    """The most rows that one step of the query looks at."""
+    (found,) = connection.execute(f"explain (analyze, format json) {query}".encode()).fetchone() or ([],)
+
+    def rows(node: dict[str, Any]) -> float:
+        removed = sum(node.get(name, 0) for name in ("Rows Removed by Filter", "Rows Removed by Join Filter"))
+        own = (node["Actual Rows"] + removed) * node["Actual Loops"]
+        return max([own, *(rows(part) for part in node.get("Plans", ()))])
+
+    return int(rows(found[0]["Plan"]))
+
+
+@pytest.mark.fresh_database
+def test_the_caps_of_a_limit_in_use_for_years_are_checked_without_comparing_each_part_with_every_other(
+    fixtures: Fixtures,
+) -> None:
+    """The finding: a limit over a rolling hour had so many parts after some months that the doctor never finished."""
+    (caps,) = [one for one in read_invariants(invariants_sql()) if one.name == "cap_exceeded"]
+    fixtures.admin.execute(PUT_PARTS, {"tenant_id": fixtures.tenant_id, "number": 2000})
+    fixtures.admin.execute("set time zone 'UTC'")
+    with fixtures.admin.transaction():
+        found = check_invariant(fixtures.admin, caps)
+    assert found.damaged == ("budget p/twice|USD from 2026-01-01 03:55:00+00",)
+    assert compared(fixtures.admin, caps.query) < 20_000
+
+
+@pytest.mark.fresh_database
+def test_starts_under_a_halt_are_found_without_comparing_each_with_every_halt_there_ever_was(
+    fixtures: Fixtures,
+) -> None:
+    (halted,) = [one for one in read_invariants(invariants_sql()) if one.name == "started_under_halt"]
+    started = [fixtures.guard(guard_body(value=1, start_id=str(uuid.uuid4())))["operation_id"] for _ in range(5)]
+    with fixtures.admin.transaction():
+        fixtures.admin.execute("set local session_replication_role = replica")
+        fixtures.admin.execute(PUT_HALTS, {"tenant_id": fixtures.tenant_id, "number": 2000, "started": started[2]})
+    with fixtures.admin.transaction():
+        found = check_invariant(fixtures.admin, halted)
+    assert f"operation {started[2]}" in found.damaged
+    assert compared(fixtures.admin, halted.query) < 5000
+
+
 def test_a_table_that_is_not_there_is_damage_and_ends_no_other_check(fixtures: Fixtures, tmp_path: Path) -> None:
     file = tmp_path / "invariants.sql"
     file.write_text(
