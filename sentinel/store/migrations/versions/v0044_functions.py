@@ -1,17 +1,14 @@
-"""Control of accounts, what can be collected and decides, budgets held again, parts' windows, "not executed" for every key; indexes.
+"""Functions alone: control of accounts, what can be collected and decides, budgets held again, parts' windows, "not executed" for every key.
 
-The functions come with the schema files, as in every migration.
+They come with the schema files, as in every migration.
 """
-
-from sentinel.store.migrations import run_files
 
 revision = "0044"
 down_revision = "0043"
 
 
 def upgrade() -> None:
-    """Create the indexes."""
-    run_files(revision)
+    """No table changes; a program of this version does not start on a database with the earlier functions."""
 
 
 def downgrade() -> None:
