@@ -239,15 +239,15 @@ def test_what_an_outside_system_may_have_done_is_not_called_handled_while_a_halt
     shop.run()
     assert shop.stands()[0] == "ALLOWED" and done_in_all(servers) == 1
     authority.operations["refund:r"].start_id, authority.halted = None, True
-    run_again(shop)
+    run_reevaluated(shop)
     assert shop.stands()[0] == "NEW"
     assert handled(shop.fixtures, "r") == "in_hand" and shop.stands()[0] == "NEW"
     authority.halted = False
-    run_again(shop)
+    run_reevaluated(shop)
     assert shop.stands()[0] == "EXECUTED" and done_in_all(servers) == 1
 
 
-def run_again(shop: Shop) -> None:
+def run_reevaluated(shop: Shop) -> None:
     """Every pause is over."""
     shop.fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
     shop.fixtures.make_due()
