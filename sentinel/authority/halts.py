@@ -1,7 +1,7 @@
 """Halts (kill switches): listing, setting and lifting them, and the heartbeat status of an agent.
 
 A global halt belongs to no tenant and is stored under the nil UUID; every tenant sees it, and only a local
-administrator sets or lifts it. The evidence names the operator; lists do not, because other tenants read them.
+administrator sets or lifts it, in nobody's name: an operator's address is not shown to other tenants.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ union select 'agent_action', agent_id || ' ' || action from recent
 union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """
-# A global halt may be recorded in an operator's name; other tenants do not see who that is.
+# Earlier versions recorded a global halt in an operator's name too; other tenants do not see who that is.
 _COLUMNS = """halt_id, scope, target, level, reason,
   case when scope = 'global' then regexp_replace(set_by, '^.* \\((local administrator)\\)$', '\\1') else set_by end as set_by, set_at,
   case when scope = 'global' then regexp_replace(lifted_by, '^.* \\((local administrator)\\)$', '\\1') else lifted_by end as lifted_by, lifted_at,
@@ -235,17 +235,22 @@ def set_halt(pool: Pool, actor: Actor, *, scope: str, target: str = "", level: s
     """Put a halt in force and return it, or the one that was in force before. Needs the role approver.
 
     `target` is an agent, an action (or a pattern like "refund.*"), a scenario or "AGENT ACTION", by `scope`; empty for
-    global and tenant. A global halt stops other tenants too, so only a local administrator may set one. Raises
-    `InvalidInput` or `Forbidden`.
+    global and tenant. A global halt stops other tenants too, so only a local administrator may set one, without an
+    operator's account. Raises `InvalidInput` or `Forbidden`.
     """
     actor.must_be("approver")
     _check_target(scope, target, level)
-    if scope == "global" and not actor.is_local:
-        raise Forbidden("a global halt is set on the machine itself: `sentinel halts set --scope global`")
+    if scope == "global" and not _acts_for_all(actor):
+        raise Forbidden("a global halt is set on the machine itself, without --as: `sentinel halts set --scope global`")
     return _put_in_force(
         pool, owner=GLOBAL_HALT_OWNER if scope == "global" else actor.tenant_id, halt_id=new_id(), scope=scope,
         target=target, level=level, reason=reason, set_by=actor.name, event_id=new_id(),
     )  # fmt: skip
+
+
+def _acts_for_all(actor: Actor) -> bool:
+    """Whether this is a local administrator without an operator's account: only a tenant's own people see an operator's address."""
+    return actor.is_local and actor.operator_id is None
 
 
 def _check_target(scope: str, target: str, level: str) -> None:
@@ -265,16 +270,19 @@ def _check_target(scope: str, target: str, level: str) -> None:
 
 
 def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
-    """Lift a halt of the tenant. Needs the role admin; a global halt can be lifted only by a local administrator.
+    """Lift a halt of the tenant. Needs the role admin; a global halt can be lifted only by a local administrator, without an
+    operator's account.
 
     Raises `Forbidden`, `NotFound` if no halt with that id is in force, or `MayBeRecorded` if the connection was lost
     and the halt may have been lifted.
     """
     actor.must_be("admin")
-    owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if actor.is_local else [actor.tenant_id]
+    owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if _acts_for_all(actor) else [actor.tenant_id]
     for owner in owners:
         if _end_halt(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
             return
     if scalar(pool, IS_GLOBAL, {"owner": GLOBAL_HALT_OWNER, "halt_id": halt_id}):
-        raise Forbidden(f"a global halt is lifted on the machine itself: `sentinel halts lift {halt_id} --reason …`")
+        raise Forbidden(
+            f"a global halt is lifted on the machine itself, without --as: `sentinel halts lift {halt_id} --reason …`"
+        )
     raise NotFound("there is no halt with this id in force")

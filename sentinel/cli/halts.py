@@ -61,8 +61,9 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 )
 @reason_option("Reason; recorded with the halt.")
 @click.option(
-    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
-)
+    "--as", "email", metavar="EMAIL",
+    help="E-mail of the operator; without it, recorded as local administrator. Not for a global halt.",
+)  # fmt: skip
 @tenant_option
 @json_option
 def set_(
@@ -81,8 +82,9 @@ def set_(
 @click.argument("halt_id", metavar="ID")
 @reason_option("Reason; recorded as evidence.")
 @click.option(
-    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
-)
+    "--as", "email", metavar="EMAIL",
+    help="E-mail of the operator; without it, recorded as local administrator. Not for a global halt.",
+)  # fmt: skip
 @tenant_option
 @json_option
 def lift(halt_id: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:
