@@ -54,6 +54,9 @@ CONDITIONS = {
 IS_OPEN = "r.next_attempt_at < 'infinity'"
 # True of every order. It is the predicate of the partial index reviews_newest, which statements without it cannot use.
 _NEWEST = "r.received_at > '-infinity'"
+# True of every order in one of these statuses. It is the predicate of the partial index reviews_not_let_through.
+NOT_LET_THROUGH = ("HELD", "REFUND_FILED")
+_NOT_LET_THROUGH = "(r.lane <> 'low' or r.resolution is not null)"
 _BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
 WAITING = "WAITING"
 """Used in place of a status: the orders that wait for a person, in the order of the queue."""
@@ -82,17 +85,20 @@ group by lane, status
 
 
 @cache
-def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool, waiting: bool = False) -> str:
+def page_sql(
+    asked: tuple[str, ...], *, is_open: bool, behind: bool, waiting: bool = False, not_let_through: bool = False
+) -> str:
     """The SQL of a page of orders with the `asked` ones of `CONDITIONS`; with `behind`, a page after a cursor.
 
-    `waiting` gives the queue, in its order, instead of the newest orders.
+    `waiting` gives the queue, in its order, instead of the newest orders. `not_let_through`: the status is one of
+    `NOT_LET_THROUGH`.
     """
     page = select(text(COLUMNS)).select_from(_FROM).where(_R.c.tenant_id == value("tenant_id", uuid.UUID))
     page = page.where(*(CONDITIONS[name] for name in asked), *([text(IS_OPEN)] if is_open else []))
     if waiting:
         page = page.where(text(WAITS_FOR_PERSON), *([_BEHIND_PLACE] if behind else []))
         return sql_text(page.order_by(_PLACE, _R.c.review_id).limit(LIMIT))
-    page = page.where(text(_NEWEST), *([_BEHIND] if behind else []))
+    page = page.where(text(_NOT_LET_THROUGH if not_let_through else _NEWEST), *([_BEHIND] if behind else []))
     return sql_text(page.order_by(_R.c.received_at.desc(), _R.c.review_id.desc()).limit(LIMIT))
 
 
@@ -109,7 +115,13 @@ def search_orders(
     asked = {name: text for name, text in given if text is not None}
     before_at, before_id = before or (None, None)
     is_open = "status" in asked and status not in OVER
-    statement = page_sql(tuple(asked), is_open=is_open, behind=before is not None, waiting=waiting)
+    statement = page_sql(
+        tuple(asked),
+        is_open=is_open,
+        behind=before is not None,
+        waiting=waiting,
+        not_let_through=status in NOT_LET_THROUGH,
+    )
     return all_rows(pool, OrderRow, statement, {
         **asked, "tenant_id": tenant_id, "limit": limit, "pattern": beginning(prefix or ""), "before_at": before_at,
         "before_id": before_id,

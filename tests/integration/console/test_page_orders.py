@@ -14,6 +14,7 @@ import pytest
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import orders
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
+from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.integration.console.test_page_in_doubt import doubted
 from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop
 
@@ -134,6 +135,33 @@ def test_orders_are_narrowed_searched_and_paged_by_key_each_once(fixtures: Any) 
         answer = ann.get(f"/ops/orders?{bad}")
         assert answer.status_code == 400, bad
         assert 'role="alert"' in answer.text
+
+
+def test_orders_that_were_held_or_refunded_are_found_without_reading_those_that_were_let_through(fixtures: Any) -> None:
+    back = refused_by_shop(fixtures)
+    decided = "status = 'REFUND_FILED', resolution = 'refund', resolved_at = clock_timestamp()"
+    fixtures.sql(
+        "set session_replication_role = replica; insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256,"
+        " amount_minor, currency, order_facts, status, lane, decision, operation_id, band, guard_params, next_attempt_at)"
+        f" select '{fixtures.tenant_id}', gen_random_uuid(), 'demo', 'let-' || n, sha256('x'), 1, 'USD', '{{}}', 'FULFILLED', 'low', 'ALLOW',"
+        " gen_random_uuid(), 'low', '{}', 'infinity' from generate_series(1, 3000) n;"
+        f" update orders.reviews set {decided} where order_id = '{back}'; set session_replication_role = origin"
+    )
+    stopped = held(fixtures)
+    pool = Pool(with_role(fixtures.url, CONSOLE), size=1)
+
+    def rows_read() -> int:
+        with pool.connection() as connection:
+            connection.execute("select pg_stat_force_next_flush()")
+        read = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables where relid = 'orders.reviews'::regclass"
+        return int(fixtures.sql(read)[0][0])
+
+    for status, found in (("HELD", stopped), ("REFUND_FILED", back)):
+        before = rows_read()
+        rows = search_orders(pool, fixtures.tenant_id, status=status, limit=50)
+        assert [one.order_id for one in rows] == [found]
+        assert rows_read() - before < 10, status
+    pool.close()
 
 
 def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(fixtures: Any) -> None:

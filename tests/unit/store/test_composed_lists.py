@@ -91,6 +91,7 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
         ),
         *(order_search.page_sql((), is_open=is_open, behind=behind) for is_open in both for behind in both),
         *(order_search.page_sql((), is_open=False, behind=behind, waiting=True) for behind in both),
+        *(order_search.page_sql(("status",), is_open=False, behind=behind, not_let_through=True) for behind in both),
         *(order_search.alerts_sql(waiting_only=waiting, behind=behind) for waiting in both for behind in both),
         *(
             events.page_texts(by, asked)[0]
