@@ -79,8 +79,8 @@ class Ledger:
     """The ledger of one tenant, used by one worker. Thread-safe.
 
     Every call raises `LedgerUnavailable`, and `SchemaNotReady` if the database's schema lacks what the call needs. The
-    calls on behalf of a person (`retry`, `handle`, `resend_reports`, `discard_reports`) are not retried after a lost
-    connection: they raise `MayBeRecorded` if their answer was lost.
+    calls on behalf of a person (`retry`, `handle`, `resend_reports`, `discard_reports`, `add_rows`) are not retried
+    after a lost connection: they raise `MayBeRecorded` if their answer was lost.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class Ledger:
         """Enter rows as NEW; returns the ids that were not there before. All or nothing per 1,000 rows."""
         added: set[str] = set()
         for start in range(0, len(rows), _CHUNK):
-            added.update(self._column(sql.ADD_ROWS, rows=_new_rows(rows[start : start + _CHUNK])))
+            added.update(self._act(sql.ADD_ROWS, rows=_new_rows(rows[start : start + _CHUNK])))
         return added
 
     def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +55,9 @@ ACTS: dict[str, tuple[Callable[[LedgerFixtures], tuple[str, ...]], str]] = {
 """Name → what arranges it and gives the command's words, and the query that says whether it is done."""
 
 
-def answered(fixtures: LedgerFixtures, words: tuple[str, ...], patched: pytest.MonkeyPatch, **lost: bool) -> Result:
+def answered(
+    fixtures: LedgerFixtures, words: tuple[str, ...], patched: pytest.MonkeyPatch, who: tuple[str, ...] = WHO, **lost: bool
+) -> Result:  # fmt: skip
     """The command on a pool whose first connection is lost, where `lost` says when."""
     patched.setenv("WORKER_DATABASE_URL", program_url(fixtures.url, WORKER))
     patched.setenv("SENTINEL_TENANT_ID", str(fixtures.tenant_id))
@@ -64,7 +67,7 @@ def answered(fixtures: LedgerFixtures, words: tuple[str, ...], patched: pytest.M
             return LosesConnection(Pool(*given, **named), **lost)
 
         patched.setattr("worker.refunds.build.Pool", losing)
-    return CliRunner().invoke(main, [*words, *WHO])
+    return CliRunner().invoke(main, [*words, *who])
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -91,3 +94,26 @@ def test_what_was_never_sent_is_done_by_the_second_try(
     answer = answered(ledger_fixtures, arrange(ledger_fixtures), monkeypatch, is_committed=False)
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert ledger_fixtures.one(done) is True
+
+
+def test_rows_that_were_entered_are_not_told_as_in_the_ledger_before(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"ledger_entry_id": "r", "refund_id": "r", "amount": {"value": "1.00", "currency": "USD"}}\n')
+    words = ("enqueue", str(file))
+    with monkeypatch.context() as patched:
+        answer = answered(ledger_fixtures, words, patched, (), is_committed=True)
+    assert (answer.exit_code, answer.stderr, answer.stdout) == (3, NOT_KNOWN, "")
+    assert ledger_fixtures.state("r") == "NEW"
+    again = answered(ledger_fixtures, words, monkeypatch, ())
+    assert again.exit_code == 1 and "r): ledger_entry_id: is already in the ledger" in again.stderr
+
+
+def test_rows_that_were_never_sent_are_entered_by_the_second_try(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"ledger_entry_id": "r", "refund_id": "r", "amount": {"value": "1.00", "currency": "USD"}}\n')
+    assert answered(ledger_fixtures, ("enqueue", str(file)), monkeypatch, (), is_committed=False).exit_code == 0
+    assert ledger_fixtures.state("r") == "NEW"
