@@ -435,7 +435,8 @@ class Ledger:
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
         """Blacklist accounts, each {channel, account_ref}: their refunds need a person from now on; returns how many are new."""
-        return len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(list(accounts)))) if accounts else 0
+        parts = _in_turn(accounts, lambda account: (account["channel"], account["account_ref"]))
+        return sum(len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(part))) for part in parts)
 
     def add_image(self, ledger_entry_id: str, sha256: str, media_type: str, content: bytes) -> None:
         """Store a proof image; the same image again changes nothing."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.store import database
 from sentinel.store.database import WORKER
 from sentinel.store.embedded import RunningServer
 from tests.corpora import public_orders
@@ -145,6 +146,17 @@ def test_a_time_is_entered_whatever_its_zone(run: Any, ledger_fixtures: LedgerFi
     assert ledger_fixtures.all("select requested_at = timestamptz '2026-11-01T10:00Z' from refunds.ledger_entries") == [
         (True,)
     ]
+
+
+def test_many_accounts_are_blacklisted_although_that_takes_longer_than_a_statement(
+    run: Any, ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a thirtieth of a millisecond; one that is named twice is blacklisted once."""
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    lines = [{"kind": "blacklist", "channel": "private", "account_ref": f"acct-{n % 30_000}"} for n in range(30_001)]
+    done = run("facts", "-", text="\n".join(map(json.dumps, lines)))
+    assert done.exit_code == 0, done.output
+    assert ledger_fixtures.one("select count(*) from refunds.blacklist") == 30_000
 
 
 ORDER: dict[str, Any] = {
