@@ -86,6 +86,8 @@ order by b.channel, b.source, b.order_ref limit 200
 # routes: [{channel, scenario, mode, switch, system, card, small, caps}]. A person's approval excuses what a person may
 # decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. The first
 # round goes one day back.
+# Reads as much as is new, not the ledger: the planner does not know how few executions are later than the cursor. An
+# upper bound makes it expect few, and `offset 0` has entries and orders looked up one by one.
 FIND = SqlTemplate("""
 with looked as (
   select coalesce((select c.looked_to from refunds.reconcile_cursors c where c.tenant_id = %(tenant_id)s), clock_timestamp() - interval '1 day') as at
@@ -97,18 +99,22 @@ with looked as (
     e.channel, e.scenario, e.mode, e.source, e.order_ref, e.amount_minor as asked_minor, e.currency as asked_currency,
     e.account_ref as row_account, e.refund_id as asked_refund, e.approval_id is not null as approved, x.claim_epoch
   from refunds.executions x
-  join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
+  cross join lateral (
+    select l.* from refunds.ledger_entries l where l.tenant_id = x.tenant_id and l.ledger_entry_id = x.ledger_entry_id offset 0) e
   where x.tenant_id = %(tenant_id)s
-    and (not %(since_last)s or x.executed_at > (select at from looked) - make_interval(secs => %(overlap)s) and (
-      x.executed_at > (select at from looked) - interval '1 second'
-      or x.executed_at <= statement_timestamp() - make_interval(secs => %(overlap)s)))
+    and x.executed_at > case when %(since_last)s then (select at from looked) - make_interval(secs => %(overlap)s) else '-infinity' end
+    and x.executed_at <= 'infinity' and (not %(since_last)s
+      or x.executed_at > (select at from looked) - interval '1 second'
+      or x.executed_at <= statement_timestamp() - make_interval(secs => %(overlap)s))
 ), seen as (
   select x.*, r.switch, r.system as right_system, coalesce(r.card, false) as card, r.channel is not null as routed,
     coalesce(r.small, false) as small, (r.caps ->> x.currency)::bigint as cap_minor, o.order_ref is not null as has_order,
     o.paid_minor, o.currency as order_currency, o.account_ref as order_account
   from recent x
   left join expected r on r.channel = x.channel and r.scenario = x.scenario and r.mode is not distinct from x.mode
-  left join refunds.orders o on o.tenant_id = x.tenant_id and o.channel = x.channel and o.source = x.source and o.order_ref = x.order_ref
+  left join lateral (
+    select k.order_ref, k.paid_minor, k.currency, k.account_ref from refunds.orders k
+    where k.tenant_id = x.tenant_id and k.channel = x.channel and k.source = x.source and k.order_ref = x.order_ref offset 0) o on true
 )
 select s.execution_id, s.ledger_entry_id, s.channel, s.scenario, coalesce(s.switch, %(master)s) as switch, f.finding
 from seen s

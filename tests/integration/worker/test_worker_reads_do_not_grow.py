@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.sql import SQL, Literal
+from psycopg.types.json import Jsonb
 
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
-from worker.refunds import sql
+from worker.refunds import reconcile, sql
 from worker.refunds.risk_facts import MANY_ORDERS
 
 pytestmark = pytest.mark.fresh_database  # counts what is read
@@ -202,3 +203,52 @@ def test_what_an_account_asked_and_got_by_its_orders_alone_is_counted_however_ma
         known.derived
         and json.loads(known.derived).items() >= {"customer_attempts_24h": 2, "account_refunds_30d": 1}.items()
     )
+
+
+EXECUTIONS = """
+with entries as (
+  select e.*, substr(e.ledger_entry_id, 6)::integer as nth from refunds.ledger_entries e
+  where e.status = 'EXECUTED' and not exists (select from refunds.executions x where x.ledger_entry_id = e.ledger_entry_id)
+), ordered as (
+  insert into refunds.orders (tenant_id, order_ref, ordered_at, paid_minor, currency)
+  select tenant_id, ledger_entry_id, now() - interval '90 days', 100, 'USD' from entries)
+insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id,
+  start_event_id, claim_epoch, executed_at)
+select tenant_id, gen_random_uuid(), ledger_entry_id, refund_id, 1, 'USD', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1,
+  case when nth < 3 then now() else now() - interval '1 hour' * nth end
+from entries order by nth desc
+"""
+WITH_CURSOR = "insert into refunds.reconcile_cursors (tenant_id, looked_to) values (%s, now() - interval '1 second')"
+
+
+def reconcile_blocks(fixtures: LedgerFixtures, statement: str) -> tuple[int, int]:
+    """Blocks of a round of reconciliation with two new executions, with few and with many old ones, whatever the plan."""
+    fixtures.admin.execute(WITH_CURSOR, [fixtures.tenant_id])
+    asked = {"routes": Jsonb([]), "master": "small_refund.enabled", "overlap": 15, "since_last": True}
+    read = []
+    for first, last in ((1, FEW), (FEW + 1, MANY)):
+        add_executed(fixtures, first, last)
+        with fixtures.admin.transaction():
+            fixtures.admin.execute("set local session_replication_role = replica")
+            fixtures.admin.execute(
+                "update refunds.ledger_entries set order_ref = ledger_entry_id, budget_part = 'executed' where status = 'EXECUTED'"
+            )
+            fixtures.admin.execute(EXECUTIONS)
+        fixtures.admin.execute("vacuum analyze refunds.ledger_entries, refunds.orders, refunds.executions")
+        read.append(
+            max(blocks(fixtures, statement, plan, **asked) for plan in ("force_custom_plan", "force_generic_plan"))
+        )
+    return read[0], read[1]
+
+
+def test_a_round_of_reconciliation_reads_what_is_new_and_not_the_ledger(ledger_fixtures: LedgerFixtures) -> None:
+    """The finding: every three seconds the whole ledger and all orders were read, until with some millions no round ended in time."""
+    few, many = reconcile_blocks(ledger_fixtures, reconcile.FIND)
+    assert many < few + 50, (few, many)
+
+
+def test_mutant_that_joins_the_ledger_is_caught(ledger_fixtures: LedgerFixtures) -> None:
+    broken = reconcile.FIND.replace(" offset 0) e", ") e").replace("    and x.executed_at <= 'infinity' and", "    and")
+    assert broken != reconcile.FIND
+    few, many = reconcile_blocks(ledger_fixtures, broken)
+    assert many >= few + 50, (few, many)
