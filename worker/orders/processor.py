@@ -44,7 +44,6 @@ from worker.orders.transitions import (
     pause_seconds,
     question_refused_alert,
     row_of,
-    seconds_until,
     settled_row,
     shipped_row,
 )
@@ -80,8 +79,9 @@ class OrderSteps(OrderTaking):
         for run, answer in answers:
             event = event_of(run.work, answer)
             if event is None:
-                pause = seconds_until(answer.expires_at) if answer.status == "pending" else 30.0
-                undecided.append((run, {"error": answer.reason_code, "pause_seconds": pause}))
+                waits = answer.status == "pending"
+                until = {"due_at": answer.expires_at if waits else None, "pause_seconds": 3600.0 if waits else 30.0}
+                undecided.append((run, {"error": answer.reason_code, **until}))
                 continue
             row, was = row_of(run.work, answer, event), run.work.status
             run.claimed = decided_work(run.work, answer, event, row)
@@ -251,7 +251,7 @@ class OrderSteps(OrderTaking):
             log.warning("hold_not_recorded", review_id=str(run.work.review_id), error=error.detail)
 
     def _put_off(self, steps: Sequence[tuple[OrderRun, Row]]) -> None:
-        """Answer orders with their present status and have them retried after a pause: {error, pause_seconds, tried?, alert?}."""
+        """Answer orders with their present status and have them retried: {error, pause_seconds, due_at?, tried?, alert?}."""
         rows = [
             (run, {**row, "error": row["error"][:500], "answered": order_response(run.work).as_json()})
             for run, row in steps

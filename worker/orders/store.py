@@ -237,7 +237,7 @@ class OrderStore:
         return self._record(SETTLE_FULFILMENTS, steps)
 
     def put_off(self, steps: Sequence[Step]) -> list[bool | Exception]:
-        """Put orders off: {error, pause_seconds, tried?, answered?, alert?}."""
+        """Put orders off: {error, pause_seconds, due_at?, tried?, answered?, alert?}; a `due_at` is used instead of the pause."""
         return self._record(PUT_OFF_REVIEWS, steps)
 
     def ship(self, steps: Sequence[Step]) -> list[bool | Exception]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -169,11 +168,6 @@ def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str
         "done": False, "error": answer.reason[:500], "alert": refused_alert(work, "fulfil", answer.reason),
         "answered": response.as_json(),
     }  # fmt: skip
-
-
-def seconds_until(moment: datetime | None) -> float:
-    """Seconds until one second after `moment`, at least one; an hour where there is no moment."""
-    return 3600.0 if moment is None else max(1.0, (moment - datetime.now(UTC)).total_seconds() + 1.0)
 
 
 def pause_seconds(attempts: int, spread: float) -> float:

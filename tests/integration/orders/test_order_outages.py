@@ -277,6 +277,21 @@ def test_an_approval_that_is_seen_after_a_later_one_wakes_its_order(fixtures: Fi
         orders.close()
 
 
+def test_an_order_that_is_asked_about_too_early_waits_until_a_second_after_its_approval_by_the_database(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: it waited by the intake's clock, an hour too long where that was an hour behind, else asked each second."""
+    orders = make_intake(fixtures, authority_url)
+    try:
+        assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+        fixtures.admin.execute("update orders.reviews set next_attempt_at = clock_timestamp()")
+        assert orders.review.background.once() == 1
+        late = "select r.next_attempt_at = a.expires_at + interval '1 second', r.attempts from orders.reviews r join sentinel.approvals a using (tenant_id, approval_id)"
+        assert orders.all(late) == [(True, 1)]
+    finally:
+        orders.close()
+
+
 def test_an_order_approved_under_a_halt_is_asked_about_once_a_pause_however_often_its_decision_is_read(
     fixtures: Fixtures, authority_url: str
 ) -> None:

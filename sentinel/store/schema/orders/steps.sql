@@ -242,7 +242,7 @@ begin
   return query select unnest(mine);
 end $$;
 
--- Postpones orders: a process takes them up again after a pause. An answer to the sender, if there is one, is recorded; without one the
+-- Postpones orders: a process takes them up again after a pause, or a second after `due_at`. An answer to the sender, if there is one, is recorded; without one the
 -- sender delivers again.
 create or replace function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
@@ -253,8 +253,9 @@ declare
 begin
   with moved as (
     update orders.reviews r set lease_until = null, holder = null, attempts = r.attempts + 1, last_error = i.error,
-      next_attempt_at = clock_timestamp() + make_interval(secs => i.pause_seconds)
-    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text, pause_seconds double precision)
+      next_attempt_at = case when i.due_at is null then clock_timestamp() + make_interval(secs => i.pause_seconds)
+                             else greatest(i.due_at, clock_timestamp()) + interval '1 second' end
+    from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, epoch bigint, error text, pause_seconds double precision, due_at timestamptz)
     where r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch
       and r.status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED', 'QUEUED')
     returning r.review_id)
