@@ -208,10 +208,10 @@ class OrderTaking:
 
     def _enrich_one(self, run: OrderRun) -> None:
         self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
-        order = as_received(run.delivery.order, run.work.received_at) if run.delivery else run.work.order
+        # The stored order, not the delivered one: the source's field map may have changed since it was stored.
         # Only outside calls must leave time for the authority and the shop; scoring without them takes next to none.
         until = run.deadline if self._scores_now(run) else run.deadline - AFTER_SCORE_SECONDS
-        self._make_score(run, order, until)
+        self._make_score(run, run.work.order, until)
 
     def _scores_now(self, run: OrderRun) -> bool:
         return self.scores_at_once and not self._source(run)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -23,9 +24,10 @@ from tests.support.harness import actor, decide, let_permits_expire
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
-from worker.orders.order import KnownAccount, Order, Review, Score, Signal
+from worker.orders.order import KnownAccount, Order, Review, Score, Signal, to_order
 from worker.orders.shop import ShopStatus
 from worker.orders.silent_shops import SILENT_SECONDS, SilentShops
+from worker.orders.store import DeliveredOrder, body_digest
 from worker.outbound.effects import EffectResult, NoAnswer, Settled
 
 NOWHERE = "http://127.0.0.1:9"
@@ -113,12 +115,16 @@ def test_a_question_that_is_taken_after_all_goes_its_way_and_leaves_the_queue(
     orders.close()
 
 
-def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(fixtures: Fixtures, authority_url: str) -> None:
-    class Broken:
-        def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
-            raise ZeroDivisionError
+class BrokenScorer:
+    """Fails about every order."""
 
-    broken = make_intake(fixtures, authority_url, parts={"scorer": Broken()})
+    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
+        """Never returns."""
+        raise ZeroDivisionError
+
+
+def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(fixtures: Fixtures, authority_url: str) -> None:
+    broken = make_intake(fixtures, authority_url, parts={"scorer": BrokenScorer()})
     body = order_body("o-1")
     assert broken.deliver(body).status_code == 503
     broken.make_due()
@@ -126,6 +132,26 @@ def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(fixtures: Fixtures,
     assert whole.deliver(body).json["status"] == "fulfilled"
     for one in (broken, whole):
         one.close()
+
+
+def test_an_order_is_asked_about_as_it_was_stored_whatever_the_field_map_is_when_it_is_taken_up_again(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    broken = make_intake(fixtures, authority_url, parts={"scorer": BrokenScorer()})
+    body = order_body("o-1", total={"value": "7.00", "currency": "USD"})
+    assert broken.deliver(body).status_code == 503
+    broken.make_due()
+    broken.close()
+    orders = make_intake(fixtures, authority_url)
+    changed = {"order_id": (("order", "id"),), "amount": (("order", "total"),)}
+    mapped = to_order("demo", changed, json.loads(body))
+    run = orders.review.processor.delivered(DeliveredOrder(mapped, body_digest(body)))
+    orders.review.processor.run_all([run])
+    run.result()
+    assert orders.all("select amount_minor, (guard_params #>> '{amount,value}')::float from orders.reviews") == [
+        (4250, 42.5)
+    ]
+    orders.close()
 
 
 @pytest.mark.parametrize("script", [("down",), ("late",), ("down", "blind"), ("late", "blind", "blind")])
