@@ -39,6 +39,8 @@ class Background:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._housekeeping_due = 0.0
+        self._failed: dict[str, str] = {}
+        """The failure of each task that failed when it last ran; one that stays the same is logged once."""
 
     def start(self) -> None:
         """Start the background work in daemon threads."""
@@ -60,11 +62,11 @@ class Background:
 
     def once(self) -> int:
         """Run every task once; return how many orders, holds and filed refunds were processed. A failing task does not stop the others."""
-        return self._round() + _run_task(self._alert)
+        return self._round() + self._run_task(self._alert)
 
     def _round(self) -> int:
         tasks = (self._fetch_approvals, self._resume, self._hold, self._follow, self._report, self._housekeeping)
-        return sum(_run_task(task) for task in tasks)
+        return sum(self._run_task(task) for task in tasks)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -75,8 +77,25 @@ class Background:
     def _run_alerts(self) -> None:
         # A channel that does not answer costs its whole timeout per alert: in a thread of its own it delays no order.
         while not self._stopping.is_set():
-            _run_task(self._alert)
+            self._run_task(self._alert)
             self._stopping.wait(self._poll_seconds)
+
+    def _run_task(self, task: Callable[[], int]) -> int:
+        name, failure = task.__name__.strip("_"), None
+        try:
+            return task()
+        except (SentinelError, ClientError) as error:
+            failure = error.detail
+            if failure != self._failed.get(name):
+                log.warning("task_failed", task=name, error=failure)
+        except Exception:
+            log.exception("task_failed", task=name)
+        finally:
+            if failure is None:
+                self._failed.pop(name, None)
+            else:
+                self._failed[name] = failure
+        return 0
 
     def _fetch_approvals(self) -> int:
         for decided in decided_pages(self._processor.authority.approvals_since, self._store.approvals_wanted_since()):
@@ -124,16 +143,6 @@ class Background:
         if time.monotonic() >= self._housekeeping_due and self._store.forget_deliveries():
             self._housekeeping_due = time.monotonic() + _HOUSEKEEPING_SECONDS
         return 0
-
-
-def _run_task(task: Callable[[], int]) -> int:
-    try:
-        return task()
-    except (SentinelError, ClientError) as error:
-        log.warning("task_failed", task=task.__name__.strip("_"), error=error.detail)
-    except Exception:
-        log.exception("task_failed", task=task.__name__.strip("_"))
-    return 0
 
 
 def _run_or_log(do: Callable[[T], None], one: T) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import queue_figures
@@ -15,7 +16,7 @@ from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.halts import lift_halt, set_halt
-from sentinel.authority.keys import DEFAULT_SCOPES
+from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
 from sentinel.platform.outbound.failures import FailureKind
@@ -336,6 +337,28 @@ def test_an_order_approved_under_a_halt_is_asked_about_once_a_pause_however_ofte
         orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
     finally:
         orders.close()
+
+
+def test_a_background_task_that_fails_the_same_way_each_round_says_so_once(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: a key without the scope `approvals:read` filled the log with two lines a second for ever."""
+    scopes = tuple(scope for scope in WORKER_SCOPES if scope != "approvals:read")
+    orders = make_intake(fixtures, authority_url, api_key=fixtures.new_key(agent_id="order-review", scopes=scopes))
+    whole = make_intake(fixtures, authority_url)
+    may_not, may = orders.review.processor.authority, whole.review.processor.authority
+    try:
+        assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+        said = []
+        for authority in (may_not, may_not, may_not, may, may_not, may_not):
+            orders.review.processor.authority = authority
+            with capture_logs() as lines:
+                orders.review.background.once()
+            said.append([line["task"] for line in lines if line["event"] == "task_failed"])
+        assert said == [["fetch_approvals"], [], [], [], ["fetch_approvals"], []]
+    finally:
+        for one in (orders, whole):
+            one.close()
 
 
 class SilentShop:
