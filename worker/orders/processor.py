@@ -192,10 +192,14 @@ class OrderSteps(OrderTaking):
     def _perform(self, work: ClaimedOrder, kind: EffectKind, tried: Attempts) -> EffectResult:
         """Make the effect happen once, or return `SILENT` without a call."""
         assert work.operation_id is not None
-        if not self.silent_shops.may_be_asked(work.source):
+        shop = self._shop_to_ask(work.source)
+        if shop is None:
             return SILENT
-        shop = HeardShop(self.shop, work.source, self.silent_shops)
         return perform(shop, work.review, kind, work.operation_id, tried, under_way_seconds=self.under_way_seconds)
+
+    def _shop_to_ask(self, source: str) -> HeardShop | None:
+        """The shop of this source, for every call to it; None while it is silent and its next call is not due."""
+        return HeardShop(self.shop, source, self.silent_shops) if self.silent_shops.may_be_asked(source) else None
 
     def _look(self, run: OrderRun, how: str) -> None:
         """Look up in the shop an order left STARTED that must not be fulfilled any more.
@@ -203,7 +207,8 @@ class OrderSteps(OrderTaking):
         If the shop had fulfilled it before, that is settled; if not, the order goes to a person.
         """
         assert run.work.operation_id is not None
-        found = look(self.shop, run.work.review, EffectKind.FULFIL, run.work.operation_id)
+        shop = self._shop_to_ask(run.work.source)
+        found = look(shop, run.work.review, EffectKind.FULFIL, run.work.operation_id) if shop else SILENT
         run.may_ask_shop = True
         if isinstance(found, NoAnswer):
             pause = pause_seconds(run.work.attempts, random.random())

@@ -16,12 +16,14 @@ from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.halts import lift_halt, set_halt
+from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
 from sentinel.platform.outbound.failures import FailureKind
 from tests.support.fixtures import Fixtures, guard_body
-from tests.support.harness import actor, decide, let_permits_expire
+from tests.support.harness import actor, decide, let_leave_end, let_permits_expire
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
@@ -412,6 +414,35 @@ def test_many_orders_of_a_shop_that_answers_nothing_cost_few_calls_and_are_done_
 
         orders.rounds(10, until=are_done)
         assert orders.one("select count(*) from orders.reviews where status not in ('FULFILLED', 'HELD')") == 0
+        assert fixtures.broken_invariants() == []
+    finally:
+        orders.close()
+
+
+def test_orders_of_a_silent_shop_that_were_not_executed_are_looked_up_one_at_a_time(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    shop = SilentShop(FailureKind.TIMEOUT)
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
+    orders.review.processor.silent_shops = SilentShops(lambda: 0.0)
+    try:
+        for number in range(5):
+            assert orders.deliver(order_body(f"o-{number}")).json["status"] == "fulfilling"
+        asked = shop.calls
+        let_leave_end(fixtures)
+        run_housekeeping(fixtures.authority.pool, 0)
+        for (operation,) in orders.all("select operation_id from sentinel.operations"):
+            resolve_in_doubt(
+                fixtures.console_pool, actor(fixtures, "admin"), operation, executed=False, evidence="looked"
+            )
+        orders.make_due()
+        orders.rounds()
+        assert shop.calls == asked, "its next call is due in ten seconds"
+        assert orders.all("select distinct status from orders.reviews") == [("STARTED",)]
+        shop.is_up, orders.review.processor.silent_shops = True, SilentShops()
+        orders.make_due()
+        orders.rounds()
+        assert orders.all("select distinct status from orders.reviews") == [("SHOP_REFUSED",)]
         assert fixtures.broken_invariants() == []
     finally:
         orders.close()
