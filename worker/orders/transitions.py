@@ -132,7 +132,7 @@ def decided_work(work: ClaimedOrder, answer: GuardAnswer, event: str, row: Mappi
         work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
         operation_id=work.operation_id or uuid.UUID(answer.operation_id), decision_event_id=row["decision_event_id"],
         approval_id=row["approval_id"] or work.approval_id, start_id=row["start_id"] or work.start_id,
-        due_at=row["due_at"] or work.due_at,
+        due_at=row["due_at"] or work.due_at, attempts=0 if status == ReviewStatus.STARTED else work.attempts,
     )  # fmt: skip
 
 

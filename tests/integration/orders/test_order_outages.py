@@ -29,7 +29,7 @@ from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.order import KnownAccount, Order, Review, Score, Signal, to_order
 from worker.orders.shop import ShopStatus
-from worker.orders.silent_shops import SILENT_SECONDS, SilentShops
+from worker.orders.silent_shops import SILENT_AFTER, SILENT_SECONDS, SilentShops
 from worker.orders.store import DeliveredOrder, body_digest
 from worker.outbound.effects import EffectResult, NoAnswer, Settled
 
@@ -444,5 +444,35 @@ def test_orders_of_a_silent_shop_that_were_not_executed_are_looked_up_one_at_a_t
         orders.rounds()
         assert orders.all("select distinct status from orders.reviews") == [("SHOP_REFUSED",)]
         assert fixtures.broken_invariants() == []
+    finally:
+        orders.close()
+
+
+def test_an_order_that_waited_long_for_its_decision_is_not_late_at_the_shop_that_it_first_asks(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: its attempts at the authority counted, so that it was reported late and waited for minutes."""
+    shop, silent = SilentShop(FailureKind.NOT_SENT), SilentShops(lambda: 0.0)
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
+    for _ in range(SILENT_AFTER):
+        silent.hear("demo", NoAnswer(str(FailureKind.NOT_SENT)))
+    orders.review.processor.silent_shops = silent
+    try:
+        admin = local_administrator(fixtures.tenant_id)
+        halted = set_halt(fixtures.console_pool, admin, scope="tenant", reason="drill")
+        assert orders.deliver(order_body("o-0")).json["status"] == "received"
+        fixtures.admin.execute("update orders.reviews set attempts = 20")
+        lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
+
+        def is_started() -> bool:
+            if orders.status_and_lane("o-0")[0] == "STARTED":
+                return True
+            orders.make_due()
+            return False
+
+        orders.rounds(until=is_started)
+        pause = "extract(epoch from next_attempt_at - clock_timestamp()) < 10"
+        assert orders.all(f"select attempts, {pause} from orders.reviews") == [(1, True)]
+        assert orders.all("select summary from orders.alerts") == []
     finally:
         orders.close()

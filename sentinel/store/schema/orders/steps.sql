@@ -198,7 +198,8 @@ begin
   into mine, started, held from moved;
 
   if started is not null then
-    update orders.reviews r set status = 'STARTED', last_event = 'started' where r.review_id = any(started);
+    -- The attempts at the authority say nothing of the shop: its pauses and its alert begin anew.
+    update orders.reviews r set status = 'STARTED', last_event = 'started', attempts = 0 where r.review_id = any(started);
     insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
     select r.tenant_id, r.review_id, 'fulfil', r.lane, r.operation_id from orders.reviews r where r.review_id = any(started)
     on conflict (review_id, kind, tenant_id) do update set state = 'intended' where f.state = 'cancelled';
