@@ -29,11 +29,19 @@ class LastDeclared:
         """Record that these policies were declared."""
         self._map[:] = self._mark(library)
 
-    def is_of(self, library: PolicyLibrary) -> bool:
-        """Return whether these policies were declared last.
+    def forget(self) -> None:
+        """Record that the master has read policies that no process has declared yet."""
+        self._map[:] = bytes(len(self._map))
 
-        While another process is still declaring them the answer is no, and they are declared twice, which is harmless.
+    def is_none(self) -> bool:
+        """Return whether nothing was declared since the master read its policies.
+
+        While another process is still declaring them the answer is yes, and they are declared twice, which is harmless.
         """
+        return not any(self._map[:])
+
+    def is_of(self, library: PolicyLibrary) -> bool:
+        """Return whether these policies were declared last."""
         return self._map[:] == self._mark(library)
 
     @staticmethod
@@ -51,9 +59,17 @@ class PolicyDeclarations:
 
     def __init__(self, authority: Authority, last_declared: LastDeclared) -> None:
         self._authority, self._last_declared = authority, last_declared
-        self._is_wanted = not last_declared.is_of(authority.policies.library)
+        self._is_wanted = last_declared.is_none()
         self._look_at = 0.0
         self._not_in_force: tuple[str, ...] = ()
+
+    def is_behind(self) -> bool:
+        """Return whether another process has declared other policies than are loaded here.
+
+        A process that is started later has the master's policies, and at a reload the master may read the folder before
+        a file of it is written, and the others after.
+        """
+        return not self._last_declared.is_none() and not self._last_declared.is_of(self._authority.policies.library)
 
     def want(self) -> None:
         """Declare the loaded policies in the next round."""

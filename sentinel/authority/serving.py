@@ -95,10 +95,15 @@ def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, g
 
     # The master process has no pool: its server processes make theirs after the fork.
     check = partial(refuse_unknown_zones_at, with_role(settings.database_url, AUTHORITY), policies.directory)
+
+    def reload_in_master() -> None:
+        if _reload_policies(policies, check):
+            last_declared.forget()
+
     log.info("serving", address=listener.url, process=os.getpid())
     Server(
         make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds,
-        on_reload=partial(_reload_policies, policies, check), on_worker_exit=stop_keepers,
+        on_reload=reload_in_master, on_worker_exit=stop_keepers,
     ).run()  # fmt: skip
 
 
@@ -121,11 +126,15 @@ def _begin(
         checkpointer = Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
         each_round.append(partial(checkpointer.round, authority.pool))
 
+    check = partial(refuse_unknown_zones, authority.pool, policies.directory)
+
     def take_new_policies() -> None:
         # Where the folder is refused, other authorities may have declared newer texts than those that stay loaded here.
-        if _reload_policies(policies, partial(refuse_unknown_zones, authority.pool, policies.directory)):
+        if _reload_policies(policies, check):
             declaring.want()
 
+    if declaring.is_behind() and _reload_policies(policies, check) and declaring.is_behind():
+        declaring.want()
     # In a thread, because compiling policies would block the event loop for longer than a decision may take.
     worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
     keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)

@@ -112,13 +112,15 @@ def test_a_zone_that_the_database_does_not_know_is_named_and_not_put_in_force(
 
 
 @contextlib.contextmanager
-def one_process(settings: Settings, policies: ReloadablePolicies) -> Iterator[tuple[AsgiClient, Callable[[], None]]]:
+def one_process(
+    settings: Settings, policies: ReloadablePolicies, mark: policy_declarations.LastDeclared | None = None
+) -> Iterator[tuple[AsgiClient, Callable[[], None]]]:
     """A client of one process with its housekeeper, as `serve` begins it after the fork, and what SIGHUP calls there."""
     called: dict[int, Callable[[], None]] = {}
     loop = SimpleNamespace(add_signal_handler=called.__setitem__)
     limit = SharedRateLimit(per_second=100, burst=100)
     edge, keeper = serving._begin(
-        SimpleNamespace(loop=loop, alive=True), settings, policies, limit, policy_declarations.LastDeclared()
+        SimpleNamespace(loop=loop, alive=True), settings, policies, limit, mark or policy_declarations.LastDeclared()
     )
     app = InProcessApp(edge)
     try:
@@ -280,6 +282,67 @@ def test_an_authority_that_decides_by_other_policies_than_are_in_force_says_so_a
     replaced.want()
     assert look(replaced) == (0, []) and in_force() == digests(left)
     assert look(policy_declarations.PolicyDeclarations(reloaded, marks[1])) == (2, [["retail-refund", "small-refund"]])
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_policies_that_a_process_did_not_live_to_declare_after_a_reload_are_declared_by_the_next(
+    fixtures: Fixtures, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Callable[[], None]] = {}
+    mark = policy_declarations.LastDeclared()
+
+    class NeverServing:
+        def __init__(self, *_: object, on_reload: Callable[[], None], **__: object) -> None:
+            given["on_reload"] = on_reload
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(serving, "Server", NeverServing)
+    monkeypatch.setattr(serving, "LastDeclared", lambda: mark)
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    policies = ReloadablePolicies(folder)
+    serving._run(settings, SimpleNamespace(url=""), policies, 1)
+    with one_process(settings, policies, mark):
+        wait_until(lambda: not mark.is_none())
+    file = folder / "retail_refund.yaml"
+    file.write_text(file.read_text().replace('"150.00"', '"100.00"'))
+    given["on_reload"]()
+    with one_process(settings, policies, mark):
+        digests = {one.digest for one in policies.library.policies}
+        wait_until(lambda: {one.policy_digest for one in policies_in_force(fixtures.authority.pool)} == digests)
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_process_that_is_made_after_the_master_read_half_a_file_has_what_the_others_read(
+    fixtures: Fixtures, folder: Path
+) -> None:
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    in_master, in_process, mark = (
+        ReloadablePolicies(folder),
+        ReloadablePolicies(folder),
+        policy_declarations.LastDeclared(),
+    )
+    file = folder / "retail_refund.yaml"
+    newer = file.read_text().replace('"150.00"', '"100.00"')
+
+    def in_force() -> set[str]:
+        return {one.policy_digest for one in policies_in_force(fixtures.authority.pool)}
+
+    def digests(policies: ReloadablePolicies) -> set[str]:
+        return {one.digest for one in policies.library.policies}
+
+    with one_process(settings, in_process, mark) as (_, reload):
+        wait_until(lambda: in_force() == digests(in_master))
+        file.write_text(newer[: len(newer) // 2])
+        assert serving._reload_policies(in_master, lambda _: None) is False
+        file.write_text(newer)
+        reload()
+        wait_until(lambda: in_force() != digests(in_master))
+        with one_process(settings, in_master, mark) as (client, _):
+            assert digests(in_master) == digests(in_process)
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+        assert in_force() == digests(in_process)
 
 
 @pytest.mark.usefixtures("own_logs")
