@@ -148,6 +148,17 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGHUP)
 
+    def spawn_worker(self) -> Any:
+        """Start a process. A SIGHUP that it is sent before its event loop runs waits until then.
+
+        Otherwise the master's handler, which the process begins with, would take it, and the process keep old policies.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        try:
+            return super().spawn_worker()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
+
 
 class Server(BaseApplication):  # type: ignore[misc]
     """A gunicorn server around `make_app(worker)`, an ASGI app made once in each process after the fork."""
@@ -190,6 +201,8 @@ class Server(BaseApplication):  # type: ignore[misc]
     def _after_fork(self, worker: Any) -> None:
         worker.connections = Connections(*self._listener.bounds)
         worker.asgi = self._make_app(worker)
+        # Once the loop runs: before, it sees no signal, although it has a handler for it.
+        worker.loop.call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, (signal.SIGHUP,))
         # Objects loaded so far are never garbage: checking them again and again would only pause requests.
         gc.collect()
         gc.freeze()
