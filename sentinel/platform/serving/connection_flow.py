@@ -1,8 +1,9 @@
 """Back-pressure on one connection: when reading goes on, and how long its client may leave its answers unread.
 
 uvicorn's `FlowControl` resumes reading whenever an app asks for the body of its request, and waits without limit for a
-client that reads nothing. Here nothing more is read while requests wait for their turn, and once answers pile up in our
-memory the client must read some of them every TAKE_SECONDS, or it is disconnected.
+client that reads nothing. Here nothing more is read while requests wait for their turn, one read is at most about a
+body long, and once answers pile up in our memory the client must read some of them every TAKE_SECONDS, or it is
+disconnected.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 TAKE_SECONDS = 30.0
 GONE_MILLISECONDS = 30_000
+RECEIVE_BYTES = 32_768
+"""What the kernel is asked to hold of what a client sent; it doubles the number, for its own overhead. A read takes all of it."""
 
 
 class ConnectionFlow(FlowControl):
@@ -33,6 +36,9 @@ class ConnectionFlow(FlowControl):
             transport.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
             )
+        # Without a limit the kernel holds more the faster a client sends, and one read would make 250 KB of requests wait.
+        with contextlib.suppress(OSError, AttributeError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def resume_reading(self) -> None:
         """Resume reading, unless that would add requests to those that wait already."""

@@ -289,6 +289,37 @@ def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
     within(scene)
 
 
+def test_what_waits_on_a_connection_is_little_more_than_one_body() -> None:
+    """The finding: a read of a client that had sent fast before held 250 KB, so 2000 connections more than a pod's memory."""
+
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        for _ in range(300):  # the kernel lets a client that was read fast send more at once
+            writer.write(post({"n": 1, "now": True, "text": "x" * 60_000}))
+            await answer(reader)
+        writer.write(post({"n": 0}))
+        await served.until(lambda: 0 in served.hot.waiting)
+        (protocol,) = served.worker.made
+        writer.write(post({"n": 0, "text": "x" * 30_000}) * 200)
+        await asyncio.sleep(0.3)
+        most = 0
+        for _ in range(60):
+            served.hot.let_go(0)
+            await served.until(lambda: 0 in served.hot.waiting)
+            await asyncio.sleep(0.002)
+            waits = [*protocol._turn, *([protocol._incoming] if protocol._incoming else [])]
+            most = max(most, sum(len(part) for one in waits for part in one.body))
+        assert most < 2 * MAX_BYTES
+        assert protocol._unread is None, "nobody is refused"
+        writer.transport.abort()
+        while served.worker.nr_conns:
+            for n in list(served.hot.waiting):
+                served.hot.let_go(n)
+            await asyncio.sleep(0.002)
+
+    within(scene)
+
+
 def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
     async def scene(served: Listening) -> None:
         hot = Big()
