@@ -17,7 +17,13 @@ from marshmallow.validate import OneOf, Range
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.mail import is_mail_address
-from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient, is_cloud_service
+from sentinel.platform.outbound.public_addresses import (
+    LOOPBACK_CLIENT,
+    Address,
+    PublicHttpClient,
+    is_cloud_service,
+    is_relayed,
+)
 from sentinel.platform.settings import (
     HEALTH_HELP,
     Environment,
@@ -109,13 +115,14 @@ _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 def _is_host(address: Address) -> bool:
     """Return whether this is a host's address that `private` permits: not of a cloud's own services, and not
-    link-local, loopback, multicast or unspecified. A translated address is judged by the IPv4 address in it.
+    link-local, loopback, multicast, relayed or unspecified. A translated address is judged by the IPv4 address in it.
     """
     if isinstance(address, ipaddress.IPv6Address) and address in _TRANSLATED:
         return _is_host(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     is_inside = isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is None
     closed = address.is_link_local or address.is_multicast or address.is_unspecified or address.is_loopback
-    return is_inside and not closed and not is_cloud_service(address) and (address.is_private or address.is_global)
+    closed = closed or is_cloud_service(address) or is_relayed(address)
+    return is_inside and not closed and (address.is_private or address.is_global)
 
 
 PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host, inside_names=True)

@@ -49,6 +49,8 @@ _CLOSED_6 = tuple(
     for block in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "2620:4f:8000::/48")
 )
 _ISATAP = (0x00005EFE, 0x02005EFE)
+# 6to4, Teredo and the prefix of local translators (RFC 8215), in which the IPv4 address stands in one of several places.
+_RELAYS = tuple(ipaddress.IPv6Network(block) for block in ("2002::/16", "2001::/32", "64:ff9b:1::/48"))
 
 # Only one spelling of a URL is accepted, so that no two parsers can see different hosts in it.
 _URL = re.compile(
@@ -74,6 +76,17 @@ def is_cloud_service(address: Address) -> bool:
     return any(address in block for block in _CLOUD_SERVICES)
 
 
+def is_relayed(address: Address) -> bool:
+    """Whether an IPv6 address leads, through a relay or tunnel, to an IPv4 address that is written in it."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return False
+    return any(address in block for block in _RELAYS) or _is_isatap(address)
+
+
+def _is_isatap(address: ipaddress.IPv6Address) -> bool:
+    return (int(address) >> 32) & 0xFFFFFFFF in _ISATAP
+
+
 def is_public(address: Address) -> bool:
     """Whether an address is public as it is written: not mapped, relayed, reserved or a cloud's own service."""
     if is_cloud_service(address):
@@ -82,7 +95,7 @@ def is_public(address: Address) -> bool:
         return address.is_global and not any(address in block for block in _CLOSED_4)
     if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):
         return False
-    return address.is_global and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
+    return address.is_global and not _is_isatap(address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,18 @@ def test_a_clouds_own_services_are_not_called_where_private_networks_are(address
     assert dialled == []
 
 
+@pytest.mark.parametrize("address", ["2002:a9fe:a9fe::1", "2002:7f00:1::", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:a9fe:a9:fe00::", "2001:0:5ef5:79fd::1",
+                                     "2a00:1450::5efe:169.254.169.254", "fd12:3456::200:5efe:7f00:1"])  # fmt: skip
+def test_what_is_relayed_to_an_address_of_ipv4_is_not_called_where_private_networks_are(
+    address: str, dialled: list[str]
+) -> None:
+    """The finding: each of them led to the cloud's metadata or to the sender's own machine, where such a relay exists."""
+    assert PRIVATE_CLIENT.fault(literal(str(ipaddress.ip_address(address)))) == "inside_address"
+    led = dataclasses.replace(PRIVATE_CLIENT, look_up=lambda host, port, seconds: targets([address], port))
+    assert led.exchange("GET", "http://receiver.example.com/") == NotAllowed("inside_address")
+    assert dialled == []
+
+
 @pytest.mark.parametrize("address", ["10.1.2.3", "172.16.0.1", "192.168.1.9", "168.63.129.17", "93.184.216.34", "fd12:3456::1", "fd20:ce::255",
                                      "2a00:1450:4001::1", "64:ff9b::a01:203"])  # fmt: skip
 def test_hosts_of_a_private_network_and_of_the_public_one_may_be_called_by_that_setting(address: str) -> None:
