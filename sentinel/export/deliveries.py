@@ -141,12 +141,13 @@ EVENTS_AFTER = (
     _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position > %(after)s order by f.position limit %(limit)s"
 )
 EVENT_AT = _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position = %(position)s"
+# Receivers take turns, by their ids: many letters of one that hangs must not delay those of another.
 TAKE_RESEND = SqlTemplate("""
 with asked as materialized (
   select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
   where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and {served}
     and e.disabled_at is null
-  order by d.resend_asked_at limit 1 for no key update of d skip locked)
+  order by (d.endpoint_id > %(after)s) desc, d.endpoint_id, d.resend_asked_at limit 1 for no key update of d skip locked)
 update sentinel.dead_letters d set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from asked join sentinel.event_endpoints e using (tenant_id, endpoint_id)
 where d.tenant_id = asked.tenant_id and d.endpoint_id = asked.endpoint_id and d.event_id = asked.event_id
@@ -244,9 +245,9 @@ class Deliveries:
         fields = {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id, "event_id": new_id()}
         changed(self._pool, DISABLE_GONE, fields)
 
-    def take_resend(self) -> Resend | None:
-        """Lease a dead letter that a person asked to have sent again; None where there is none."""
-        return one_row(self._pool, Resend, TAKE_RESEND, self._serving)
+    def take_resend(self, after: uuid.UUID) -> Resend | None:
+        """Lease a dead letter that a person asked to have sent again, of the receiver whose turn is after `after`; None where there is none."""
+        return one_row(self._pool, Resend, TAKE_RESEND, {**self._serving, "after": after})
 
     def mark(self, letter: Resend, error: str | None) -> None:
         """Record the result of sending a dead letter again; `error` None: it was accepted."""

@@ -59,6 +59,7 @@ class EventSender:
         self._deliveries, self._receivers, self._spread, self._tracing = deliveries, receivers, spread, tracing
         self._began = time.monotonic()
         self._served_at = -math.inf
+        self._resending, self._resent_to = threading.Lock(), uuid.UUID(int=0)
 
     def run(self, stop: threading.Event, threads: int) -> None:
         """Serve until `stop` is set; returns once the calls to receivers in progress have ended."""
@@ -207,10 +208,23 @@ class EventSender:
         log.warning("events_given_up" if is_dead else "events_not_sent", attempt=claim.attempts + 1, **about)
 
     def _resend(self) -> bool:
-        """Make one attempt to send a dead letter that is to be sent again; return whether there was one."""
-        letter = self._deliveries.take_resend()
-        if letter is None:
+        """Make one attempt to send a dead letter that is to be sent again; return whether there was one.
+
+        Only one thread at a time does so: where their receiver hangs, thousands of them must not hold up the others.
+        """
+        if not self._resending.acquire(blocking=False):
             return False
+        try:
+            letter = self._deliveries.take_resend(self._resent_to)
+            if letter is None:
+                return False
+            self._resent_to = letter.endpoint_id
+            self._send_again(letter)
+            return True
+        finally:
+            self._resending.release()
+
+    def _send_again(self, letter: Resend) -> None:
         event = self._deliveries.event_at(letter.feed_tenant_id, letter.position, kinds_of(letter.event_types))
         error = self._send(letter, [event]) if event else "the event was not found"
         EVENTS.labels(letter.kind, "failed" if error else "sent").inc()
@@ -218,4 +232,3 @@ class EventSender:
             self._deliveries.disable_gone(letter)
         self._deliveries.mark(letter, error)
         log.info("dead_letter_sent_again", endpoint_id=str(letter.endpoint_id), position=letter.position, error=error)
-        return True

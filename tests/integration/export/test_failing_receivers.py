@@ -247,6 +247,69 @@ def test_what_is_not_taken_in_time_is_a_dead_letter_that_can_be_sent_again(expor
     assert list_dead_letters(pool, fixtures.tenant_id) == []
 
 
+def two_dead_letters(export: Export) -> None:
+    """The webhook has two dead letters, and a person asked to have both sent again."""
+    export.receiver.faults[:] = [answers(500)] * 4
+    for _ in range(2):
+        export.fixtures.guard()
+        export.due_now()
+        export.send()
+        export.let_hours_pass(13)
+        export.due_now()
+        export.send()
+    export.receiver.faults.clear()
+    assert resend(export.fixtures.console_pool, local_administrator(export.fixtures.tenant_id), export.endpoint_id) == 2
+
+
+def test_dead_letters_that_are_sent_again_to_a_receiver_that_hangs_hold_up_nobody_else(export: Export) -> None:
+    """The finding: every thread took one of them before each turn, so that all others waited as long as all the calls took."""
+    two_dead_letters(export)
+    called, go_on = threading.Event(), threading.Event()
+
+    def hang(asked: Asked) -> None:
+        called.set()
+        go_on.wait(30)
+        asked.answer(204, b"")
+
+    export.receiver.faults[:] = [hang, hang]
+    export.receiver.http.asked.clear()
+    with EventReceiver().running() as other:
+        export.add(other, "decision")
+        wanted = export.fixtures.guard()["decision_event_id"]
+        export.fixtures.run_housekeeping()
+        export.fixtures.admin.execute(
+            "update sentinel.event_endpoints set next_attempt_at = clock_timestamp() + interval '1 hour' where endpoint_id = %s",
+            [export.endpoint_id],
+        )
+        hanging = threading.Thread(target=export.sender.round)
+        hanging.start()
+        try:
+            assert called.wait(10)
+            export.sender.round()
+            assert (len(export.receiver.http.asked), other.ids) == (1, [wanted])
+        finally:
+            go_on.set()
+            hanging.join()
+
+
+def test_dead_letters_of_several_receivers_are_sent_again_in_turns(export: Export) -> None:
+    with EventReceiver().running() as other:
+        added = export.add(other, "decision")
+        two_dead_letters(export)
+        export.receiver.faults[:] = [answers(500)] * 2
+        export.fixtures.admin.execute(
+            "insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)"
+            " select tenant_id, %s, event_id, feed_tenant_id, position, 1, 'timeout' from sentinel.dead_letters limit 1",
+            [added],
+        )
+        assert resend(export.fixtures.console_pool, local_administrator(export.fixtures.tenant_id), added) == 1
+        export.receiver.http.asked.clear()
+        other.http.asked.clear()
+        for _ in range(2):
+            export.sender._resend()
+        assert (len(export.receiver.http.asked), len(other.http.asked)) == (1, 1)
+
+
 def test_a_disabled_webhook_is_sent_no_dead_letter_either(export: Export) -> None:
     pool, actor = export.fixtures.console_pool, local_administrator(export.fixtures.tenant_id)
     fail_for_too_long(export)
