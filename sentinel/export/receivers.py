@@ -27,6 +27,10 @@ class Receiver(Protocol):
     def at_once(self) -> int:
         """The most events in one call of `send`."""
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether what `send` does depends on what became of an event since, so that it must be read immediately before."""
+
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Send events of one feed in their order. Returns None when they were accepted, else what went wrong, in a word or two."""
 
@@ -40,6 +44,7 @@ class WebhookReceiver:
     deadline_seconds: float
     now: Callable[[], float] = time.time
     at_once: int = 1
+    reads_again: bool = False
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Send one request per message; an event's second message is sent after its first was accepted."""

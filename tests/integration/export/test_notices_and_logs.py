@@ -31,7 +31,7 @@ from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
-from tests.support.harness import let_permits_expire
+from tests.support.harness import decide, let_permits_expire
 from tests.support.ledger_fixtures import wait_until
 from tests.support.lifecycle import policy_change
 from tests.support.scripted_server import Asked, ScriptedServer
@@ -418,6 +418,23 @@ def test_a_question_that_nobody_can_answer_any_more_is_told_to_nobody(export: Ex
     fixtures.admin.execute("set session_replication_role = origin")
     send(export, sender)
     assert [asked.json["text"].rpartition("/")[2] for asked in server.asked] == [waits]
+
+
+def test_nor_is_one_that_was_decided_while_the_notices_before_it_were_sent(
+    export: Export, server: ScriptedServer
+) -> None:
+    """The finding: whether an approval waits was read with 200 events, and their notices sent for 20 seconds."""
+    fixtures, sender = export.fixtures, sender_with(export, slack_webhook_url=f"{server.url}/T/B/secret")
+    first, decided, last = (fixtures.guard(value=900)["approval_id"] for _ in range(3))
+
+    def meanwhile(asked: Asked) -> None:
+        if first in asked.json["text"]:
+            decide(fixtures, decided, "reject")
+        asked.answer(200, b"ok")
+
+    server.script = meanwhile
+    send(export, sender)
+    assert [asked.json["text"].rpartition("/")[2] for asked in server.asked] == [first, last]
 
 
 def test_faults_of_the_settings_are_told_at_once_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
