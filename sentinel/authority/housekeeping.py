@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,6 +18,7 @@ from sentinel.store.queries import call_with_retry
 RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.run_housekeeping(%s, %s)"
 RELEASE_EXPIRED_PERMITS = "select sentinel.release_run_out(%s)"
 EXPIRE_APPROVALS = "select sentinel.expire_due_approvals(%s)"
+DOUBT_UNREPORTED_STARTS = "select sentinel.doubt_unreported_starts(%s, %s)"
 MARK_KEYS_AT_LIMITS = "select sentinel.mark_keys_at_limits(%s, %s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
@@ -40,21 +41,21 @@ class ExpiredCounts:
 def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float = 0.7) -> ExpiredCounts:
     """Expire permits and approvals and put silent operations in doubt; return the counts.
 
-    Further batches of permits and approvals follow while there are more, for at most `seconds`. Raises
-    `EngineUnavailable`.
+    Further batches of each follow while there are more, for at most `seconds`. Raises `EngineUnavailable`.
     """
     until = time.monotonic() + seconds
     ids = [new_id() for _ in range(2 * _BATCH_SIZE)]
     found = call_with_retry(pool, lambda c: c.execute(RUN_HOUSEKEEPING, [report_deadline_seconds, ids]).fetchone())
     assert found is not None
-    expired = ExpiredCounts(*found)
-    permits, approvals = expired.permits_expired, expired.approvals_expired
-    last_permits, last_approvals = permits, approvals
-    while (last_permits == _PERMIT_BATCH_SIZE or last_approvals == _BATCH_SIZE) and time.monotonic() < until:
+    permits, approvals, doubts = last_permits, last_approvals, last_doubts = found
+    while time.monotonic() < until and (
+        last_permits == _PERMIT_BATCH_SIZE or last_approvals == _BATCH_SIZE or last_doubts == _BATCH_SIZE
+    ):
         last_permits = release_expired_permits(pool) if last_permits == _PERMIT_BATCH_SIZE else 0
         last_approvals = expire_approvals(pool, _BATCH_SIZE) if last_approvals == _BATCH_SIZE else 0
-        permits, approvals = permits + last_permits, approvals + last_approvals
-    return replace(expired, permits_expired=permits, approvals_expired=approvals)
+        last_doubts = doubt_unreported_starts(pool, report_deadline_seconds) if last_doubts == _BATCH_SIZE else 0
+        permits, approvals, doubts = permits + last_permits, approvals + last_approvals, doubts + last_doubts
+    return ExpiredCounts(permits, approvals, doubts)
 
 
 def release_expired_permits(pool: Pool, most: int = _PERMIT_BATCH_SIZE) -> int:
@@ -67,6 +68,13 @@ def expire_approvals(pool: Pool, most: int) -> int:
     """Expire at most `most` overdue approvals, in one transaction, and return their number."""
     ids = [new_id() for _ in range(most)]
     found = call_with_retry(pool, lambda c: c.execute(EXPIRE_APPROVALS, [ids]).fetchone())
+    return found[0] if found else 0
+
+
+def doubt_unreported_starts(pool: Pool, report_deadline_seconds: int, most: int = _BATCH_SIZE) -> int:
+    """Put at most `most` silent operations in doubt, in one transaction, and return their number."""
+    fields = [report_deadline_seconds, [new_id() for _ in range(most)]]
+    found = call_with_retry(pool, lambda c: c.execute(DOUBT_UNREPORTED_STARTS, fields).fetchone())
     return found[0] if found else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sentinel.core.errors import Conflict, Forbidden, NotFound
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import actor, at_once, let_leave_end, let_permits_expire
 from tests.support.lifecycle import Body
+from tests.support.roomy import roomy_policies
 
 
 def started(fixtures: Fixtures, value: int = 40) -> Body:
@@ -73,6 +75,23 @@ def test_silence_past_the_deadline_is_doubt_and_not_before(fixtures: Fixtures) -
     assert run_housekeeping(fixtures.authority.pool, 0).fell_in_doubt == 1
     assert status(fixtures, body) == ("in_doubt", "no_report")
     assert budget(fixtures) == [4000, 0]
+
+
+def test_a_mass_of_silent_starts_falls_in_doubt_in_one_round(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=roomy_policies(tmp_path))
+    try:
+        for _ in range(4):
+            bodies = [
+                {**guard_body(value=1, params={"account_ref": unique("acct")}), "start_id": str(uuid.uuid4())}
+                for _ in range(60)
+            ]
+            answers = fixtures.post("action/guard/batch", {"requests": bodies}).get_json()["answers"]
+            assert all("start" in one["body"] for one in answers)
+        assert run_housekeeping(fixtures.authority.pool, 0, seconds=60).fell_in_doubt == 240
+        assert fixtures.one("select count(*) from sentinel.operation_states where status <> 'in_doubt'") == 0
+        assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
 
 
 @pytest.mark.parametrize("executed, left", [(True, [0, 4000]), (False, [0, 0])])

@@ -33,31 +33,39 @@ begin
   return expired;
 end $$;
 
+-- Puts started operations in doubt that were not reported within report_deadline_seconds, at most as many as there are ids for their events,
+-- earliest start first; returns how many. Skips locked rows.
+create or replace function sentinel.doubt_unreported_starts(report_deadline_seconds integer, event_ids uuid[]) returns integer
+language plpgsql as $$
+declare
+  due record;
+  o record;
+  doubted integer := 0;
+  moment timestamptz := clock_timestamp();
+begin
+  for due in select s.tenant_id, s.operation_id from sentinel.operation_states s
+             where s.status = 'started' and s.started_at < moment - make_interval(secs => report_deadline_seconds)
+             order by s.started_at limit cardinality(event_ids) for update skip locked loop
+    doubted := doubted + 1;
+    update sentinel.operation_states set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'no_report'
+    where tenant_id = due.tenant_id and operation_id = due.operation_id and status = 'started';
+    select t.agent_id, t.action into o from sentinel.operations t where t.tenant_id = due.tenant_id and t.operation_id = due.operation_id;
+    perform sentinel.append_event(due.tenant_id, event_ids[doubted], 'in_doubt', due.operation_id, o.agent_id, moment,
+      jsonb_build_object('action', o.action, 'agent_id', o.agent_id, 'reason', 'no_report'));
+  end loop;
+  return doubted;
+end $$;
+
 -- One round of housekeeping: releases expired permits, expires approvals, and puts started operations in doubt that were not reported
 -- within report_deadline_seconds. Small steps that skip locked rows. Half of the event ids are for approvals, half for operations.
 create or replace function sentinel.run_housekeeping(report_deadline_seconds integer, event_ids uuid[])
 returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
 declare
-  due record;
-  o record;
   most integer := cardinality(event_ids) / 2;
-  used integer := most;
-  moment timestamptz := clock_timestamp();
 begin
   permits_expired := sentinel.release_run_out(200);
-  delete from sentinel.velocity where bucket < moment - interval '1 day';
+  delete from sentinel.velocity where bucket < clock_timestamp() - interval '1 day';
   approvals_expired := sentinel.expire_due_approvals(event_ids[1:most]);
-  fell_in_doubt := 0;
-  for due in select s.tenant_id, s.operation_id from sentinel.operation_states s
-             where s.status = 'started' and s.started_at < moment - make_interval(secs => report_deadline_seconds)
-             order by s.started_at limit most for update skip locked loop
-    used := used + 1;
-    update sentinel.operation_states set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'no_report'
-    where tenant_id = due.tenant_id and operation_id = due.operation_id and status = 'started';
-    select t.agent_id, t.action into o from sentinel.operations t where t.tenant_id = due.tenant_id and t.operation_id = due.operation_id;
-    perform sentinel.append_event(due.tenant_id, event_ids[used], 'in_doubt', due.operation_id, o.agent_id, moment,
-      jsonb_build_object('action', o.action, 'agent_id', o.agent_id, 'reason', 'no_report'));
-    fell_in_doubt := fell_in_doubt + 1;
-  end loop;
+  fell_in_doubt := sentinel.doubt_unreported_starts(report_deadline_seconds, event_ids[most + 1:]);
   return next;
 end $$;
