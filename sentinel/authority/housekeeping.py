@@ -119,7 +119,7 @@ class Housekeeper(threading.Thread):
     """The housekeeping thread. `tell` is called with the counts of each run, and the steps `each_round` in every round."""
 
     def __init__(
-        self, authority: Authority, *, tell: Callable[[ExpiredCounts], None] = lambda expired: None,
+        self, authority: Authority, *, tell: Callable[[ExpiredCounts], None] = lambda _: None,
         each_round: Sequence[Callable[[], None]] = (),
     ) -> None:  # fmt: skip
         super().__init__(name="housekeeper", daemon=True)

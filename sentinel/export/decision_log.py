@@ -35,7 +35,7 @@ class DecisionLog:
     client: PublicHttpClient
     deadline_seconds: float
     at_once: int = BATCH
-    reads_again: bool = False
+    needs_present_state: bool = False
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Send all events in one request."""

@@ -52,7 +52,7 @@ class SlackNotices:
     webhook: SlackWebhook
     console_url: str
     at_once: int = 1
-    reads_again: bool = True
+    needs_present_state: bool = True
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Post one message per approval that people can still decide."""
@@ -72,7 +72,7 @@ class MailNotices:
     to: str
     console_url: str
     at_once: int = 1
-    reads_again: bool = True
+    needs_present_state: bool = True
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Send one mail per approval that people can still decide."""

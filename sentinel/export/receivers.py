@@ -28,7 +28,7 @@ class Receiver(Protocol):
         """The most events in one call of `send`."""
 
     @property
-    def reads_again(self) -> bool:
+    def needs_present_state(self) -> bool:
         """Whether what `send` does depends on what became of an event since, so that it must be read immediately before."""
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
@@ -44,7 +44,7 @@ class WebhookReceiver:
     deadline_seconds: float
     now: Callable[[], float] = time.time
     at_once: int = 1
-    reads_again: bool = False
+    needs_present_state: bool = False
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Send one request per message; an event's second message is sent after its first was accepted."""

@@ -152,7 +152,7 @@ class EventSender:
             if is_over():
                 return held
             portion = wanted[first : first + most]
-            if receiver.reads_again:
+            if receiver.needs_present_state:
                 portion = [self._deliveries.event_at(feed, one.position, [one.kind]) or one for one in portion]
             error = self._send(held, portion)
             if error == UNREADABLE_EVENT and len(portion) > 1:

@@ -243,8 +243,8 @@ begin
   return query select unnest(mine);
 end $$;
 
--- Postpones orders: a process takes them up again after a pause, or a second after `due_at`. An answer to the sender, if there is one, is recorded; without one the
--- sender delivers again.
+-- Postpones orders: a process takes them up again after a pause, or a second after `due_at`. An answer to the sender, if there is one, is
+-- recorded; without one the sender delivers again.
 create or replace function orders.put_off_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
