@@ -254,6 +254,20 @@ def test_a_session_that_was_ended_or_begins_otherwise_now_is_not_handed_out(
         assert later != other and path == "public"
 
 
+def test_a_session_that_began_while_its_database_was_read_only_is_not_handed_out(
+    kept: KeptDatabases, migrated_template: str
+) -> None:
+    """Reset as at its start it would refuse the writes of a later test."""
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        name = admin.info.dbname
+        admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+        process, _ = of_pool(url)
+        admin.execute("set default_transaction_read_only = off")
+        admin.execute(f"alter database {name} reset default_transaction_read_only".encode())
+    with kept.one_of(migrated_template) as later:
+        assert later == url and process not in [of_pool(later)[0] for _ in range(3)]
+
+
 @pytest.mark.fresh_database
 def test_a_test_that_counts_reads_may_ask_for_a_copy_of_its_own(database_url: str) -> None:
     with entered(database_url) as admin:

@@ -155,10 +155,12 @@ def _is_idle(pgconn: Any) -> bool:
 
 
 def _is_reset(pgconn: Any) -> bool:
+    """Set a session as at its start; False where that failed, or it began while a test had its database read-only."""
     try:
-        return bool(pgconn.exec_(AS_AT_THE_START).status == pq.ExecStatus.TUPLES_OK)
+        is_reset = bool(pgconn.exec_(AS_AT_THE_START).status == pq.ExecStatus.TUPLES_OK)
     except psycopg.Error:
         return False
+    return is_reset and pgconn.parameter_status(b"default_transaction_read_only") != b"on"
 
 
 def _taken_from(connection: psycopg.BaseConnection[Any]) -> tuple[Any, Any]:
