@@ -113,10 +113,11 @@ union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """
 # Earlier versions recorded a global halt in an operator's name too; other tenants do not see who that is.
-_COLUMNS = """halt_id, scope, target, level, reason,
-  case when scope = 'global' then regexp_replace(set_by, '^.* \\((local administrator)\\)$', '\\1') else set_by end as set_by, set_at,
-  case when scope = 'global' then regexp_replace(lifted_by, '^.* \\((local administrator)\\)$', '\\1') else lifted_by end as lifted_by, lifted_at,
-  breaker_key"""
+_SET_BY, _LIFTED_BY = (
+    rf"case when scope = 'global' then regexp_replace({who}, '^.* \((local administrator)\)$', '\1') else {who} end as {who}"
+    for who in ("set_by", "lifted_by")
+)
+_COLUMNS = f"halt_id, scope, target, level, reason, {_SET_BY}, set_at, {_LIFTED_BY}, lifted_at, breaker_key"
 # No limit on halts in force: there are at most as many as there are targets to halt.
 LIST_HALTS = SqlTemplate("""
 select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is null

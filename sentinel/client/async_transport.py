@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -28,6 +26,7 @@ from sentinel.client.transport import (
     numeric_addresses,
     parse_response,
     raw_response,
+    start_look_up,
 )
 
 T = TypeVar("T")
@@ -135,34 +134,26 @@ async def _dial(endpoint: Endpoint) -> _Link:
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    """Call `socket.getaddrinfo` in a thread of its own: those of the loop may all be taken, e.g. by an agent's tools, and
-    its end would wait for a look-up that hangs. Raises what it raises."""
+    """Call `socket.getaddrinfo`, not in the loop's threads: those may all be taken, e.g. by an agent's tools, and the
+    loop's end would wait for a look-up that hangs. Raises what it raises."""
     if (addresses := numeric_addresses(host, port)) is not None:
         return addresses
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[Any]] = loop.create_future()
 
-    def set_found(addresses: list[Any], failed: Exception | None) -> None:
+    def set_found(result: list[Any] | Exception) -> None:
         if found.done():  # given up meanwhile
             return
-        if failed is None:
-            found.set_result(addresses)
+        if isinstance(result, Exception):
+            found.set_exception(result)
         else:
-            found.set_exception(failed)
+            found.set_result(result)
 
-    def ask() -> None:
-        addresses, failed = list[Any](), None
-        try:
-            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except Exception as error:
-            failed = error
+    def done(result: list[Any] | Exception) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(set_found, addresses, failed)
+            loop.call_soon_threadsafe(set_found, result)
 
-    try:
-        threading.Thread(target=ask, daemon=True).start()
-    except RuntimeError:  # no thread can be had, e.g. at the interpreter's end
-        ask()
+    start_look_up(host, port, done)
     return await found
 
 

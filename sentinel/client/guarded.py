@@ -53,6 +53,22 @@ def stays_a_conflict(conflict: KeyConflict) -> FirstAsked:
     raise conflict
 
 
+OnConflict = Callable[[KeyConflict], FirstAsked]
+
+
+async def first_answer(
+    client: AsyncClient, question: GuardQuestion, on_conflict: OnConflict
+) -> tuple[GuardQuestion, GuardAnswer]:
+    """Return (the question that was answered, its answer): where the key was first used with other params, the question
+    that `on_conflict` returns. Raises as the client's `guard`, and what `on_conflict` raises."""
+    try:
+        return question, await client.guard(**question)
+    except KeyConflict as conflict:
+        first = on_conflict(conflict)
+        asked: GuardQuestion = {**question, **first.question}
+        return asked, first.checked(await client.guard(**asked))
+
+
 class _Run:
     """One guarded run with its question as given; `answer` is set inside the block, `reported` after it.
 
@@ -66,7 +82,7 @@ class _Run:
         self.answer: GuardAnswer | None = None
         self.failure: str | None = None
         self.goes_on: GoesOn = never_goes_on
-        self.on_conflict: Callable[[KeyConflict], FirstAsked] = stays_a_conflict
+        self.on_conflict: OnConflict = stays_a_conflict
         self.reported = False
 
     def _question(self) -> GuardQuestion:
@@ -175,13 +191,7 @@ class AsyncGuarded(_Run):
 
     async def __aenter__(self) -> GuardAnswer:
         """Guard and start, as `Guarded`. If cancelled before the block nothing was done, but a recorded start becomes in doubt."""
-        question = self._question()
-        try:
-            answer = await self._client.guard(**question)
-        except KeyConflict as conflict:
-            first = self.on_conflict(conflict)
-            question = {**question, **first.question}
-            answer = first.checked(await self._client.guard(**question))
+        question, answer = await first_answer(self._client, self._question(), self.on_conflict)
         if answer.status == "pending" and self._wait_seconds > 0:
             await self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = await self._client.guard(**question)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -186,27 +186,38 @@ def look_up(host: str, port: int, deadline: float) -> list[Any]:
     """Call `socket.getaddrinfo` until `deadline` (monotonic seconds) at most. Raises what it raises, or `TimeoutError`."""
     if (addresses := numeric_addresses(host, port)) is not None:
         return addresses
-    found: list[Any] = []
-    failed: list[Exception] = []
+    found: list[list[Any] | Exception] = []
     is_over = threading.Event()
+
+    def done(result: list[Any] | Exception) -> None:
+        found.append(result)
+        is_over.set()
+
+    start_look_up(host, port, done)
+    if not is_over.wait(max(deadline - time.monotonic(), 0.001)):
+        raise TimeoutError("the deadline is over")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def start_look_up(host: str, port: int, done: Callable[[list[Any] | Exception], None]) -> None:
+    """Call `socket.getaddrinfo` in a thread of its own, and `done` there with its result or its error.
+
+    The system's look-up has no timeout: a caller that waits no longer abandons it in its thread.
+    """
 
     def ask() -> None:
         try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            result: list[Any] | Exception = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:
-            failed.append(error)
-        is_over.set()
+            result = error
+        done(result)
 
     try:
-        # The system's look-up has no timeout: at the deadline it is abandoned in its thread.
         threading.Thread(target=ask, daemon=True).start()
     except RuntimeError:  # no thread can be had, e.g. at the interpreter's end
         ask()
-    if not is_over.wait(max(deadline - time.monotonic(), 0.001)):
-        raise TimeoutError("the deadline is over")
-    if failed:
-        raise failed[0]
-    return found
 
 
 _transports: WeakSet[Transport] = WeakSet()

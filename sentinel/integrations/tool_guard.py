@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from sentinel.client import Client, ClientError, GuardAnswer, KeyConflict, guarded
-from sentinel.client.guarded import GoesOn, finished, never_goes_on, runs_as
+from sentinel.client import Client, ClientError, GuardAnswer, guarded
+from sentinel.client.guarded import GoesOn, finished, first_answer, never_goes_on, runs_as
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import is_outage, refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
@@ -220,11 +220,8 @@ class ToolGuard:
         """Ask about a mapped call that is guarded, with the facts of its first time (`ToolCall.as_first_asked`). Raises
         as the client's `guard`, and `ActionDenied` where the facts have become worse."""
         assert asked.question is not None
-        try:
-            return await self.async_client.guard(**asked.question, **named)
-        except KeyConflict as conflict:
-            first = asked.as_first_asked(conflict)
-            return first.checked(await self.async_client.guard(**first.question, **named))
+        question: Any = {**asked.question, **named}
+        return (await first_answer(self.async_client, question, asked.as_first_asked))[1]
 
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """Map the call by the table, with the program's facts looked up. Raises `ToolRefused`."""

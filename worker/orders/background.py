@@ -39,8 +39,8 @@ class Background:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._housekeeping_due = 0.0
-        self._failed: dict[str, str] = {}
-        """The failure of each task that failed when it last ran; one that stays the same is logged once."""
+        self._failed: dict[str, str | None] = {}
+        """How each task failed when it last ran, None: not; a failure that stays the same is logged once."""
 
     def start(self) -> None:
         """Start the background work in daemon threads."""
@@ -91,10 +91,7 @@ class Background:
         except Exception:
             log.exception("task_failed", task=name)
         finally:
-            if failure is None:
-                self._failed.pop(name, None)
-            else:
-                self._failed[name] = failure
+            self._failed[name] = failure
         return 0
 
     def _fetch_approvals(self) -> int:

@@ -65,6 +65,8 @@ _AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransac
 
 Value = TypeVar("Value")
 Fact = TypeVar("Fact")
+Lend = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
+"""Lends a connection, as `Pool.connection` and `Pool.long_transaction` do."""
 
 
 class LedgerUnavailable(Exception):
@@ -254,12 +256,9 @@ class Ledger:
 
         All in one transaction, which may take minutes: after an import there may be very many rows.
         """
-        fields = {**self._who, "ids": None if ids is None else list(ids), "who": who, "why": why}
-
-        def call(connection: psycopg.Connection[Any]) -> dict[str, str | None]:
-            return dict(connection.execute(sql.RETRY_ENTRIES.encode(), fields).fetchall())
-
-        return self._attempted(call, is_repeatable=False, lend=self.pool.long_transaction)
+        wanted = None if ids is None else list(ids)
+        lend = self.pool.long_transaction
+        return dict(self._run(sql.RETRY_ENTRIES, is_repeatable=False, lend=lend, ids=wanted, who=who, why=why))
 
     def handle(self, ledger_entry_id: str, *, who: str, reference: str, why: str) -> str | None:
         """Record that a person handled the row's refund elsewhere, if nothing of it was begun.
@@ -505,7 +504,7 @@ class Ledger:
 
     def _run(
         self, statement: str, row_factory: Any = tuple_row, *, in_binary: bool = False, is_repeatable: bool = True,
-        **fields: Any,
+        lend: Lend | None = None, **fields: Any,
     ) -> list[Any]:  # fmt: skip
         """Run one statement and return its rows. `in_binary`: results are sent in binary, as bytes in text take twice the length."""
 
@@ -514,7 +513,7 @@ class Ledger:
                 cursor.execute(statement.encode(), {**self._who, **fields}, binary=in_binary)
                 return cursor.fetchall() if cursor.description else []
 
-        return self._attempted(call, is_repeatable=is_repeatable)
+        return self._attempted(call, is_repeatable=is_repeatable, lend=lend)
 
     def _act(self, statement: str, **fields: Any) -> list[Any]:
         """Run one statement for a person, without a retry on a lost connection.
@@ -525,7 +524,7 @@ class Ledger:
 
     def _attempted(
         self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool,
-        lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None,
+        lend: Lend | None = None,
     ) -> Value:  # fmt: skip
         """Run `call` in one transaction; retry deadlocks up to three times and a lost connection once.
 

@@ -24,22 +24,16 @@ CSP = (
 
 
 @cache
-def _paths() -> frozenset[Path]:
-    return frozenset(path for path in FILES.rglob("*") if path.is_file())
-
-
-@cache
-def _contents(path: Path) -> tuple[bytes, str]:
-    """A file's content and its entity tag. Read once: answers that are slow to be taken share it, and the largest has 1.7 MB."""
-    content = path.read_bytes()
-    return content, hashlib.sha256(content).hexdigest()
+def _contents() -> dict[str, tuple[bytes, str]]:
+    """Each file's content and entity tag, by name. Read once: answers that are slow to be taken share it, and the largest has 1.7 MB."""
+    read = {path.relative_to(FILES).as_posix(): path.read_bytes() for path in FILES.rglob("*") if path.is_file()}
+    return {name: (content, hashlib.sha256(content).hexdigest()) for name, content in read.items()}
 
 
 def _file(name: str) -> Response:
-    path = FILES / name
-    if path not in _paths():
+    if name not in _contents():
         abort(404)
-    content, tag = _contents(path)
+    content, tag = _contents()[name]
     response = Response(content, mimetype=mimetypes.guess_type(name)[0] or "application/octet-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.set_etag(tag)

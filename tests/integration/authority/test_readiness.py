@@ -162,27 +162,35 @@ def test_a_reload_to_a_zone_that_the_database_does_not_know_keeps_the_last_good_
         assert (asked.status_code, asked.json["decision"]) == (200, "ALLOW")
 
 
-def test_what_is_told_to_reload_before_processes_are_made_asks_the_database_too(
-    fixtures: Fixtures, folder: Path, unknown_zone: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that is made later has the master's policies, and no last good ones."""
-    given: dict[str, Callable[[], None]] = {}
+def begun_master(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, policies: ReloadablePolicies
+) -> Callable[[], None]:
+    """Begin a master that makes no process; returns what it does at a SIGHUP."""
+    given: list[Callable[[], None]] = []
 
     class NeverServing:
         def __init__(self, *_: object, on_reload: Callable[[], None], **__: object) -> None:
-            given["on_reload"] = on_reload
+            given.append(on_reload)
 
         def run(self) -> None:
             pass
 
     monkeypatch.setattr(serving, "Server", NeverServing)
+    serving._run(settings, SimpleNamespace(url=""), policies, 1)
+    return given[0]
+
+
+def test_what_is_told_to_reload_before_processes_are_made_asks_the_database_too(
+    fixtures: Fixtures, folder: Path, unknown_zone: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is made later has the master's policies, and no last good ones."""
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,))
     policies = ReloadablePolicies(folder)
-    serving._run(settings, SimpleNamespace(url=""), policies, 1)
+    reload_in_master = begun_master(monkeypatch, settings, policies)
     before = policies.library
     unknown_zone(folder)
     with capture_logs() as lines:
-        given["on_reload"]()
+        reload_in_master()
     assert policies.library is before
     assert [line["event"] for line in lines] == ["policy_reload_refused"]
     assert 'policy "retail-refund": the database does not know its time zone "Mars/Olympus"' in lines[0]["fault"]
@@ -288,26 +296,16 @@ def test_an_authority_that_decides_by_other_policies_than_are_in_force_says_so_a
 def test_policies_that_a_process_did_not_live_to_declare_after_a_reload_are_declared_by_the_next(
     fixtures: Fixtures, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Callable[[], None]] = {}
     mark = policy_declarations.LastDeclared()
-
-    class NeverServing:
-        def __init__(self, *_: object, on_reload: Callable[[], None], **__: object) -> None:
-            given["on_reload"] = on_reload
-
-        def run(self) -> None:
-            pass
-
-    monkeypatch.setattr(serving, "Server", NeverServing)
     monkeypatch.setattr(serving, "LastDeclared", lambda: mark)
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
     policies = ReloadablePolicies(folder)
-    serving._run(settings, SimpleNamespace(url=""), policies, 1)
+    reload_in_master = begun_master(monkeypatch, settings, policies)
     with one_process(settings, policies, mark):
         wait_until(lambda: not mark.is_none())
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace('"150.00"', '"100.00"'))
-    given["on_reload"]()
+    reload_in_master()
     with one_process(settings, policies, mark):
         digests = {one.digest for one in policies.library.policies}
         wait_until(lambda: {one.policy_digest for one in policies_in_force(fixtures.authority.pool)} == digests)
