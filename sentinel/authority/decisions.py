@@ -199,16 +199,24 @@ async def commit_reports(
     rows: Sequence[Row],
     wait_seconds: float,
     executed: Callable[[], None] | None = None,
-) -> list[Receipt]:
+) -> list[Receipt | Exception]:
     """`report_outcomes` for an event loop: contradictions, which are rare, are recorded in a thread.
 
-    `executed` is called as by `LoopConnections.commit`.
+    A contradiction that could not be recorded is the error in its place, because the other reports are committed by
+    then. `executed` is called as by `LoopConnections.commit`.
     """
     receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds, executed)
     return [
-        await asyncio.to_thread(_with_contradiction, pool, row, receipt) if _contradicts(receipt) else receipt
+        await asyncio.to_thread(_contradiction_or_error, pool, row, receipt) if _contradicts(receipt) else receipt
         for row, receipt in zip(rows, receipts, strict=True)
     ]
+
+
+def _contradiction_or_error(pool: Pool, row: Row, receipt: Receipt) -> Receipt | Exception:
+    try:
+        return _record_contradiction(pool, row, receipt.seq)
+    except Exception as error:
+        return error
 
 
 def _contradicts(receipt: Receipt) -> bool:

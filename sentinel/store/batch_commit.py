@@ -46,12 +46,15 @@ class PendingRow(Generic[Row, Result]):
         """When the row was requested, by the monotonic clock: the time it waited before it was added counts too."""
         self.done = done
         """Called once, when the outcome is known."""
-        self._answers: Sequence[Result] | None = None
+        self._answers: Sequence[Result | Exception] | None = None
         self._place = 0
         self.error: Exception | None = None
 
-    def keep(self, answers: Sequence[Result], place: int) -> None:
-        """Record that the row was committed; its answer is `answers[place]`, which is decoded only when it is read."""
+    def keep(self, answers: Sequence[Result | Exception], place: int) -> None:
+        """Record that the row was committed; its answer is `answers[place]`, which is decoded only when it is read.
+
+        An error in its place is this row's alone, and final.
+        """
         self._answers, self._place, self.error = answers, place, None
 
     def failed(self, error: Exception) -> None:
@@ -69,16 +72,19 @@ class PendingRow(Generic[Row, Result]):
         return self._answers is None and (self.error is None or isinstance(self.error, StillDeciding))
 
     @property
-    def answer(self) -> Result | None:
-        """The answer, or None while there is none."""
-        return None if self._answers is None else self._answers[self._place]
+    def outcome(self) -> Result | Exception:
+        """The answer, or the error that was recorded for this row."""
+        if self.error is not None:
+            return self.error
+        assert self._answers is not None
+        return self._answers[self._place]
 
     def result(self) -> Result:
         """The answer. Raises the error that was recorded for this row."""
-        if self.error is not None:
-            raise self.error
-        assert self._answers is not None
-        return self._answers[self._place]
+        outcome = self.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def notify(self) -> None:
         """Call `done`, unless it was called already."""
@@ -188,11 +194,14 @@ def commit_all(
             else:
                 some, wait_seconds = next(steps)
     except StopIteration:
-        return [one.answer if one.error is None else one.error for one in batch]  # type: ignore[misc]
+        return [one.outcome for one in batch]
 
 
-Commit = Callable[[Sequence[Row], float, Callable[[], None] | None], Awaitable[Sequence[Result]]]
-"""(rows, seconds to wait for locks, callback for when only the commit is awaited) → answers in their order, in one transaction."""
+Commit = Callable[[Sequence[Row], float, Callable[[], None] | None], Awaitable[Sequence[Result | Exception]]]
+"""(rows, seconds to wait for locks, callback for when only the commit is awaited) → answers in their order, in one transaction.
+
+An error in the place of an answer is what is still to be done for that row after the commit, and failed.
+"""
 
 
 class BatchCommitter(Generic[Row, Result]):
@@ -232,7 +241,7 @@ class BatchCommitter(Generic[Row, Result]):
             line = self._line()
             async with line.own_batches:  # bounded, so that own batches leave connections for the queued rows
                 await asyncio.shield(line.settled(batch))
-        return [pending.answer if pending.error is None else pending.error for pending in batch]  # type: ignore[misc]
+        return [pending.outcome for pending in batch]
 
     def _line(self) -> _Line:
         loop = asyncio.get_running_loop()

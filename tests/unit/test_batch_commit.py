@@ -296,9 +296,9 @@ def test_who_cannot_be_told_its_outcome_keeps_nobody_else_from_theirs() -> None:
         committer = BatchCommitter(Store())
 
         def notified(pending: Any) -> None:
-            if pending.answer == 1:
+            if pending.outcome == 1:
                 raise ValueError("its connection is gone")
-            told.append(pending.answer)
+            told.append(pending.outcome)
 
         for n in range(3):
             committer.add({"n": n}, notified)

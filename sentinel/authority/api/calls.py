@@ -119,9 +119,9 @@ class _Single(QuickHandler):
 
         def committed(pending: PendingRow[Any, Any]) -> None:
             try:
-                count_unavailable(pending.error)
                 reply(self._call.render(caller, prepared, pending.result(), request_id_of(request.environ)))
             except Exception as error:
+                count_unavailable(error)
                 reply(problem_answer(error, request.environ))
 
         self._call.commit.add(row, committed, arrived)

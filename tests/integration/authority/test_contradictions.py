@@ -245,6 +245,26 @@ def test_a_batch_of_reports_keeps_its_neighbours(fixtures: Fixtures) -> None:
     assert fixtures.broken_invariants() == []
 
 
+def test_a_contradiction_that_cannot_be_recorded_now_leaves_its_neighbours_their_receipts(fixtures: Fixtures) -> None:
+    """They are committed by then; reported again, a first report was told that it is a duplicate."""
+    body, *_ = ended(fixtures)
+    other = guard_body(value=1)
+    fixtures.start(other, fixtures.guard(other))
+    requests = [
+        {name: one[name] for name in ("idempotency_key", "action", "agent_id")} | {"outcome": "success"}
+        for one in (body, other)
+    ]
+    with psycopg.connect(fixtures.url) as deciding:
+        deciding.execute("select pg_advisory_xact_lock_shared(sentinel.halt_lock())")
+        found = fixtures.post("action/guard/report/batch", {"requests": requests}).get_json()["answers"]
+        assert fixtures.report(body).status_code == 409
+    assert [one["status"] for one in found] == [409, 200]
+    assert found[0]["body"]["type"] == "urn:sentinel:problem:still-deciding"
+    assert found[1]["body"]["duplicate"] is False
+    assert fixtures.report(body).get_json()["contradiction"] is True
+    assert fixtures.broken_invariants() == []
+
+
 # Beside a report or the housekeeper, who hold no halt lock -------------------------------------------------------------
 
 
