@@ -73,7 +73,7 @@ class AapRoutes:
 
     def find(self, method: str, path: str) -> Handler | None:
         """Return the handler of a method and path, or None."""
-        if not path.startswith(REQUESTS):
+        if not f"{path}/".startswith(f"{REQUESTS}/"):
             return None
         parts = path.removeprefix(REQUESTS).strip("/").split("/")
         if parts == [""]:

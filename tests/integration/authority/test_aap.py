@@ -397,6 +397,7 @@ def test_without_a_key_of_ones_own_nothing_is_seen(instance: Instance) -> None:
     assert instance.ask("PUT", f"{REQUESTS}/{asked['id']}").status_code == 405
     assert instance.ask("POST", f"{REQUESTS}/{asked['id']}/approve", {}).status_code == 404
     assert instance.ask("POST", "/aap/v1/instances", {}).status_code == 404
+    assert instance.ask("GET", f"{REQUESTS}{asked['id']}").status_code == 404, "another path without its slash"
 
 
 def test_a_look_that_waited_shows_what_became_of_the_request_meanwhile(
