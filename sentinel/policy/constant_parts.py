@@ -1,9 +1,9 @@
 """Finds the parts of a condition that can never have a value, whatever the request: they fail because of a constant.
 
-`timestamp('soon')`, `1 / 0`, and operations that fail by a constant whatever the other side is: `n / 0`, `name.matches('(')`,
-`now.getHours('Nowhere')`. The engine itself evaluates each such part of its checked tree, so that exactly the patterns,
-times and zones pass that it accepts at a request. Parts of any other form are not checked here and fail only at a
-request.
+`timestamp('soon')`, `1 / 0`, `{'a': 1}.b`, and operations that fail by a constant whatever the other side is: `n / 0`,
+`name.matches('(')`, `now.getHours('Nowhere')`. The engine itself evaluates each such part of its checked tree, so that
+exactly the patterns, times and zones pass that it accepts at a request. Parts of any other form are not checked here
+and fail only at a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def find_failing_part(environment: Any, expression: CheckedExpression) -> Failin
         asked = _to_be_asked(part, expression.overload(part))
         why = None if asked is None else _failure(environment, _with_root(expression, asked))
         if why is not None:
-            return FailingPart(why, expression.offset((part.parts or (part,))[-1]))
+            named = part.parts[-1] if part.kind == CALL and part.parts else part
+            return FailingPart(why, expression.offset(named))
     return None
 
 
@@ -42,11 +43,9 @@ def _inside_out(part: ExpressionPart) -> Iterator[ExpressionPart]:
 
 def _to_be_asked(part: ExpressionPart, overload: str) -> bytes | None:
     """Return the expression to evaluate in place of this part; None where whether it fails depends on variables."""
-    if part.kind != CALL:
-        return None
     if part.is_constant:
-        return part.expression
-    if len(part.parts) != 2 or not part.parts[-1].is_constant:
+        return None if part.kind == CONSTANT else part.expression
+    if part.kind != CALL or len(part.parts) != 2 or not part.parts[-1].is_constant:
         return None
     sample = _sample_for_first(overload)
     return None if sample is None else _with_first(part, sample)

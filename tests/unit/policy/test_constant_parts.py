@@ -34,6 +34,8 @@ NEVER = [
     ("[1, 2].exists(x, x / 0 == n)", "0 ==", "divide by zero"),
     ("[n].exists(x, x == [1, 2][5])", "5]", "index=5 size=2"),
     ("{'a': int('x')}['a'] == n", "'x'", "cannot convert string to int"),
+    ("{'a': 1}.b == n", ".b", "Key not found in map"),
+    ("n in [{'a': 1}.b]", ".b", "Key not found in map"),
     ("'\U0001f600' == name || n / 0 == 1", "0 ==", "divide by zero"),
 ]
 
@@ -53,6 +55,7 @@ def test_a_part_that_can_never_have_a_value_is_refused_with_its_place(text: str,
         "now - timestamp('2026-02-28T00:00:00Z') > duration('1h') + duration('90s')", "now.getHours('Europe/Berlin') == 3",
         "now.getHours() == 3 && now.getHours('+02:00') == 3", "int(name) > n && timestamp(name) < now",
         "[1, 2].map(x, x * n).exists(x, x / n == [1, 2][n])", "{'a': n}['a'] == 1 && {'a': 1}[name] == 1", "type(n) == int",
+        "{'a': 1}.a == n && {'a': n}.b == 1 && n in [1, 1] && name in {'a': 1, 'b': 2}",
     ],
 )  # fmt: skip
 def test_what_depends_on_the_request_and_what_has_a_value_is_accepted(text: str) -> None:
