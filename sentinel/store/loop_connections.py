@@ -81,6 +81,7 @@ class LoopConnections:
         """
         mine, attempts = self._mine(), RetriedTransaction(wait_seconds)
         while True:
+            pause_seconds = 0.0
             connection = await mine.take(behind=executed is not None)
             try:
                 return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds), executed)
@@ -88,11 +89,12 @@ class LoopConnections:
                 if isinstance(error, READ_ONLY):
                     connection.close()
                 if (following := statement.following(error)) is None:
-                    attempts.failed(error, is_silent=connection.is_silent)
+                    pause_seconds = attempts.failed(error, is_silent=connection.is_silent)
                 else:
                     statement = following
             finally:
                 mine.give_back(connection)
+            await asyncio.sleep(pause_seconds)
 
     def _mine(self) -> _OfLoop:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,11 @@ LOCK_WAIT_SECONDS = 2.0
 """How long a caller waits for locks over all attempts; then it must retry (docs/CONTRACT.md §2)."""
 
 _TRIES = 4
+_FIRST_PAUSE_SECONDS = 0.01
+"""How long to wait before a transaction is retried that another one was in the way of; each further time four times as long.
+
+The other one needs a moment to end: without a pause all attempts meet it again.
+"""
 _STILL = "this operation is still being decided; ask again"
 
 
@@ -64,7 +69,7 @@ def _attempted(
             with lend() as connection:
                 return call(connection, attempts.left_seconds)
         except psycopg.Error as error:
-            attempts.failed(error)
+            time.sleep(attempts.failed(error))
         except UnicodeEncodeError:
             # Half of a pair of surrogates: what Python makes of a word of a command line that is not UTF-8.
             raise InvalidInput("a text among the arguments is not UTF-8") from None
@@ -84,8 +89,9 @@ class RetriedTransaction:
         """Seconds that the next attempt may wait for locks."""
         return max(0.0, self._until - time.monotonic())
 
-    def failed(self, error: psycopg.Error, *, is_silent: bool = False) -> None:
-        """Return if the transaction is to be retried: after a lost connection once, after a deadlock up to three times.
+    def failed(self, error: psycopg.Error, *, is_silent: bool = False) -> float:
+        """Return the seconds to wait, without a connection, before the transaction is retried: after a lost connection
+        once, after a deadlock up to three times.
 
         Otherwise raises `StillDeciding` or `EngineUnavailable` as `call_with_retry` says. `is_silent`: our own deadline
         ended the wait, on a connection outside the pool.
@@ -98,18 +104,19 @@ class RetriedTransaction:
                 raise self._put_off() from error
             if self._made >= _TRIES:
                 raise EngineUnavailable("the database could not serialize this transaction") from error
-        elif isinstance(error, pg.QueryCanceled):
+            return min(_FIRST_PAUSE_SECONDS * 4.0 ** (self._made - 1), self.left_seconds)
+        if isinstance(error, pg.QueryCanceled):
             raise EngineUnavailable("the database took too long") from error
-        elif isinstance(error, READ_ONLY):
+        if isinstance(error, READ_ONLY):
             raise DatabaseUnreachable(f"the database is read-only: {first_line(error)}") from error
-        elif not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
-        elif is_silent:
+        if is_silent:
             raise DatabaseUnreachable("the database stopped answering") from error
-        elif self.was_lost:
+        if self.was_lost:
             raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
-        else:
-            self.was_lost = True
+        self.was_lost = True
+        return 0.0
 
     def _put_off(self) -> SentinelError:
         """The error for a blocked lock: nothing was done, unless a lost attempt holds the lock and may still be committed."""

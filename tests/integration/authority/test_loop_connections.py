@@ -303,6 +303,29 @@ def test_deadlocks_are_tried_again_until_each_batch_is_committed(fixtures: Fixtu
     assert deadlocks(fixtures) > before
 
 
+IN_THE_WAY = """
+create function in_the_way(until timestamptz, n integer) returns integer language plpgsql as $$
+begin
+  if clock_timestamp() < until then raise exception 'it is in other hands' using errcode = 'deadlock_detected'; end if;
+  return n;
+end $$
+"""
+
+
+def test_what_is_in_the_way_for_a_moment_is_waited_for(fixtures: Fixtures, on: Any) -> None:
+    """As a permit that housekeeping is giving back: four attempts without a pause all met it."""
+    fixtures.admin.execute(IN_THE_WAY)
+    for way in ("loop", "pool"):
+        until = fixtures.one("select (clock_timestamp() + interval '0.15 seconds')::text")
+        asked = statement(f"select in_the_way('{until}', $1)".encode(), name=f"in_the_way_{way}")
+
+        async def use(connections: LoopConnections, asked: Any = asked) -> Any:
+            return await connections.commit(asked, [7], 2.0)
+
+        found = on(use) if way == "loop" else commit_rows(fixtures.authority.pool, asked, [7], 2.0)
+        assert found == [7], way
+
+
 def deadlocks(fixtures: Fixtures) -> int:
     fixtures.admin.execute("select pg_stat_clear_snapshot()")
     fixtures.admin.execute("select pg_stat_force_next_flush()")
