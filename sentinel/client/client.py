@@ -134,8 +134,8 @@ class Client:
         same key.
 
         Polls often at first, later about every `poll_seconds`; a poll without an answer is retried. After
-        `timeout_seconds` raises `ApprovalPending`, or `Unreachable` if the last poll got no answer; a closed client
-        raises `Unreachable` at once.
+        `timeout_seconds` raises `ApprovalPending`, or `Unreachable` if the last poll got no answer, for which it may
+        wait the client's own timeout beyond that; a closed client raises `Unreachable` at once.
         """
         deadline, attempt = time.monotonic() + timeout_seconds, 0
         while True:

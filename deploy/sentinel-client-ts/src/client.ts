@@ -104,7 +104,7 @@ export class Client {
    * The approval once it is decided or expired; then guard again with the same key. It grants nothing itself.
    *
    * What gives no answer meanwhile is looked at again. Throws `ApprovalPending` after `timeoutSeconds`, or the last
-   * `Unreachable`.
+   * `Unreachable`, for which it may wait the client's own timeout beyond that.
    */
   async waitForApproval(approvalId: string, options: WaitOptions): Promise<ApprovalView> {
     const deadline = now() + options.timeoutSeconds;
