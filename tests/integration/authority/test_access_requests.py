@@ -77,6 +77,17 @@ def test_a_denied_evaluation_is_requested_watched_approved_and_evaluated_again(p
     assert pep.evaluate(body, approval=approval)[0] is False, "once"
 
 
+def test_an_approval_is_accepted_after_the_time_until_which_it_could_be_decided(pep: Pep) -> None:
+    body = refund(NEEDS_PERSON)
+    told = pep.evaluate(body)[1]
+    task = pep.submit(body, evaluation_id=told["evaluation_id"]).json["task"]
+    decide(pep.fixtures, task["id"])
+    pep.fixtures.admin.execute("update sentinel.approvals set expires_at = decided_at + interval '1 microsecond'")
+    approval = pep.task(f"{REQUESTS}/{task['id']}").json["result"]["approval"]
+    assert datetime.fromisoformat(approval["approved_until"]) < pep.fixtures.one("select clock_timestamp()")
+    assert pep.evaluate(body, approval=approval)[0] is True
+
+
 def test_an_approval_is_of_no_use_to_anything_else(pep: Pep) -> None:
     body = refund(NEEDS_PERSON)
     decide(pep.fixtures, pep.evaluate(body)[1]["approval_id"])
