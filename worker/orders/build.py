@@ -22,6 +22,7 @@ from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, Scorer
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop, SimulatedShop
+from worker.orders.silent_shops import SilentShops
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.orders.store import OrderStore
 
@@ -94,7 +95,7 @@ def build_order_review(
         reports=OutcomeReporter(store, authority, failpoints), sources=sources, failpoints=failpoints,
         budget_seconds=settings.budget_seconds, act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
         scores_at_once=isinstance(scorer, Scorer) and scorer.asks_nobody and enricher is None,
-        ships_here=isinstance(shop, SimulatedShop),
+        ships_here=isinstance(shop, SimulatedShop), silent_shops=SilentShops(one_shop="{source}" not in settings.shop_url),
     )  # fmt: skip
     channel = channel_from(
         slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine

@@ -1,4 +1,4 @@
-"""Which sources' shops are silent, without connection or without an answer in time: one call at a time finds out whether
+"""Which shops are silent, without connection or without an answer in time: one call at a time finds out whether
 such a shop answers again, and all other orders wait without a call.
 
 Each such call takes its whole time limit. Without this, the orders of one shop that is down would hold up those of every
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class _Heard:
-    """What is known of one source's shop; instants of the clock."""
+    """What is known of one shop; instants of the clock."""
 
     unanswered: int = 0
     answered_at: float = -math.inf
@@ -39,17 +39,17 @@ class _Heard:
 
 
 class SilentShops:
-    """Counted by source, because each source may have a shop of its own. Thread-safe."""
+    """Counted by source, because each source may have a shop of its own; with `one_shop` all of them have the same. Thread-safe."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float] = time.monotonic, *, one_shop: bool = False) -> None:
+        self._now, self._one_shop = now, one_shop
         self._lock = threading.Lock()
         self._heard: dict[str, _Heard] = {}
 
     def may_be_asked(self, source: str) -> bool:
         """Whether calls to this source's shop are made now; of a silent one True for one caller at a time."""
         with self._lock:
-            now, heard = self._now(), self._heard.setdefault(source, _Heard())
+            now, heard = self._now(), self._of(source)
             if heard.unanswered < SILENT_AFTER or now < heard.answered_at + SILENT_SECONDS:
                 return True
             if now < heard.next_call:
@@ -60,12 +60,15 @@ class SilentShops:
     def hear(self, source: str, answer: Answer) -> Answer:
         """Count the result of one call to this source's shop, and return it."""
         with self._lock:
-            now, heard = self._now(), self._heard.setdefault(source, _Heard())
+            now, heard = self._now(), self._of(source)
             if isinstance(answer, NoAnswer) and answer.detail in _SILENCE:
                 heard.unanswered, heard.next_call = heard.unanswered + 1, now + SILENT_SECONDS
             else:
                 heard.unanswered, heard.answered_at = 0, now
         return answer
+
+    def _of(self, source: str) -> _Heard:
+        return self._heard.setdefault("" if self._one_shop else source, _Heard())
 
 
 class HeardShop:

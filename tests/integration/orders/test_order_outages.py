@@ -476,3 +476,18 @@ def test_an_order_that_waited_long_for_its_decision_is_not_late_at_the_shop_that
         assert orders.all("select summary from orders.alerts") == []
     finally:
         orders.close()
+
+
+@pytest.mark.parametrize(("address", "asked"), [("http://127.0.0.1:9", False), ("http://127.0.0.1:9/{source}", True)])
+def test_the_sources_of_one_address_are_one_shop(
+    fixtures: Fixtures, authority_url: str, address: str, asked: bool
+) -> None:
+    """The finding: each source found out by itself, and with four the background task waited for such calls all the time."""
+    orders = make_intake(fixtures, authority_url, shop_url=address)
+    try:
+        for number in range(SILENT_AFTER):
+            assert orders.deliver(order_body(f"o-{number}")).json["status"] == "fulfilling"
+        assert not orders.review.processor.silent_shops.may_be_asked("demo")
+        assert orders.review.processor.silent_shops.may_be_asked("shop") is asked
+    finally:
+        orders.close()

@@ -66,3 +66,16 @@ def test_a_shop_that_answers_looks_and_is_too_slow_for_the_rest_is_not_silent() 
         for _ in range(10 * SILENT_AFTER):
             shops.hear("a", TIMEOUT)
             assert shops.may_be_asked("a")
+
+
+def test_sources_of_one_shop_find_out_with_one_call_at_a_time_between_them() -> None:
+    clock = Clock()
+    shops = SilentShops(clock, one_shop=True)
+    for source in ("a", "b", "c"):
+        assert shops.may_be_asked(source)
+        shops.hear(source, TIMEOUT)
+    assert not any(shops.may_be_asked(source) for source in ("a", "b", "c", "d"))
+    clock.seconds += SILENT_SECONDS
+    assert [shops.may_be_asked(source) for source in ("d", "a", "b")] == [True, False, False]
+    shops.hear("d", Settled("S-1"))
+    assert all(shops.may_be_asked(source) for source in ("a", "b", "c", "d"))

@@ -1,4 +1,4 @@
-"""Functions alone: control of accounts, what can be collected and decides, budgets held again, parts' windows, "not executed" for every key.
+"""Functions alone: control of accounts, what can be collected and decides, budgets held again, parts' windows, "not executed" for every key, attempts at a shop.
 
 They come with the schema files, as in every migration.
 """
