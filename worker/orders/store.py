@@ -379,12 +379,13 @@ def _scored_work(order: Order, row: Row, received_at: datetime) -> ClaimedOrder:
 def _take(pool: Pool, asked: Sequence[Row]) -> list[TakeResult]:
     rows = [{**one, "seq": place} for place, one in enumerate(asked)]
     found = _fetch(pool, TAKE_DELIVERIES, rows)
-    return [_taken(row, asked[row[0]]["currency"]) for row in sorted(found, key=lambda row: int(row[0]))]
+    return [_taken(row) for row in sorted(found, key=lambda row: int(row[0]))]
 
 
-def _taken(row: Sequence[Any], currency: str) -> TakeResult:
+def _taken(row: Sequence[Any]) -> TakeResult:
     work = ClaimedOrder(*row[7 : 7 + _WORK_COLUMNS]) if row[7] is not None else None
-    return TakeResult(TakeOutcome(row[1]), row[2], row[3], row[4], _known(row[5], row[6], currency), work)
+    known = _known(row[5], row[6], work.currency) if work is not None else KnownAccount()
+    return TakeResult(TakeOutcome(row[1]), row[2], row[3], row[4], known, work)
 
 
 def _step(pool: Pool, statement: str, rows: Sequence[Row]) -> list[bool]:

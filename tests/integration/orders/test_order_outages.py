@@ -21,6 +21,7 @@ from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
+from sentinel.core.money import Money
 from sentinel.platform.outbound.failures import FailureKind
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide, let_leave_end, let_permits_expire
@@ -141,7 +142,8 @@ def test_an_order_is_asked_about_as_it_was_stored_whatever_the_field_map_is_when
     fixtures: Fixtures, authority_url: str
 ) -> None:
     broken = make_intake(fixtures, authority_url, parts={"scorer": BrokenScorer()})
-    body = order_body("o-1", total={"value": "7.00", "currency": "USD"})
+    body = order_body("o-1", total={"value": "7.00", "currency": "EUR"}, account_ref="acct-1")
+    assert broken.deliver(order_body("o-0", account_ref="acct-1")).status_code == 503
     assert broken.deliver(body).status_code == 503
     broken.make_due()
     broken.close()
@@ -151,9 +153,9 @@ def test_an_order_is_asked_about_as_it_was_stored_whatever_the_field_map_is_when
     run = orders.review.processor.delivered(DeliveredOrder(mapped, body_digest(body)))
     orders.review.processor.run_all([run])
     run.result()
-    assert orders.all("select amount_minor, (guard_params #>> '{amount,value}')::float from orders.reviews") == [
-        (4250, 42.5)
-    ]
+    assert run.known == KnownAccount(1, Money(4250, "USD"))
+    asked = "select (guard_params #>> '{amount,value}')::float, guard_params ->> 'account_ref' from orders.reviews"
+    assert orders.all(f"{asked} where order_id = 'o-1'") == [(42.5, "acct-1")]
     orders.close()
 
 
