@@ -10,6 +10,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request, url_for
 
+from ops_console import metrics
 from ops_console.api.orders import checked_order_name, offers
 from ops_console.api.rendering import cursor_out, id_cursor_in
 from ops_console.api.schemas import OrderVoteSchema
@@ -150,7 +151,7 @@ def _say(context: ConsoleContext, source: str, order_id: str) -> str:
         prove(context)
     shown = {"status": given["seen"]} if "seen" in given else {}
     wanted = load(_DECISION, {"reason": given.get("reason", ""), **shown})
-    resolve_order(
+    done = resolve_order(
         context.pool,
         person,
         *checked_order_name(source, order_id),
@@ -159,6 +160,7 @@ def _say(context: ConsoleContext, source: str, order_id: str) -> str:
         status=wanted.get("status"),
         inspector=context.inspector,
     )
+    metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return _RETRIED[wanted["status"]] if given["decision"] == RETRY else _SAID[given["decision"]]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from prometheus_client import REGISTRY
 
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import orders
@@ -311,6 +312,19 @@ def test_a_page_that_was_left_open_over_a_hold_does_not_say_that_a_refund_is_fil
         ("refund",),
         ("hold",),
     ]
+
+
+def test_a_decision_on_an_orders_page_is_counted_as_any_other(fixtures: Any) -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("console_orders_resolved_total", {"result": "hold"}) or 0.0
+
+    ann, before = fixtures.browser("ann", "approver"), counted()
+    path = f"/ops/orders/demo/{never_asked(fixtures)}"
+    form = {**hidden_fields(ann, path), "decision": "hold", "reason": "never asked"}
+    assert ann.submit(path, **form).status_code == 303
+    assert counted() == before + 1
+    assert ann.submit(path, **form).status_code == 409, "said twice"
+    assert counted() == before + 1
 
 
 def test_an_order_that_was_shipped_before_its_hold_is_not_said_to_wait_for_it(fixtures: Any) -> None:
