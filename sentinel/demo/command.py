@@ -19,7 +19,7 @@ from sentinel.cli.scratch_databases import SERVER as SCRATCH_SERVER
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
-from sentinel.demo.ledger import demo_rows
+from sentinel.demo.ledger import demo_rows, not_entered
 from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
 from sentinel.demo.processes import (
     DemoFailed,
@@ -293,14 +293,20 @@ def _start_all(
     processes.start("authority", _module("sentinel.cli.main", "serve", "--graceful-seconds", "1"), env["authority"])
     processes.start("console", _module("ops_console"), env["console"])
     processes.start("orders", _module("worker.orders", "--graceful-seconds", "1"), env["orders"])
-    loaded = data_dir / "demo_ledger_loaded"
-    if not loaded.exists() or loaded.read_text() != access.tenant_id:
-        if processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env["worker"], stdin=demo_rows()) != 0:
-            raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
-        write_private(loaded, access.tenant_id.encode())
+    _load_ledger(processes, env["worker"], access, data_dir)
     listeners = {"authority": ("authority",), "console": ("console", "board"), "orders": ("orders",)}
     addresses = {name: [f"{ports.url(one)}/readyz" for one in faces] for name, faces in listeners.items()}
     wait_ready(processes, addresses, data_dir / "log", stop)
+
+
+def _load_ledger(processes: Processes, env: Mapping[str, str], access: DemoAccess, data_dir: Path) -> None:
+    loaded = data_dir / "demo_ledger_loaded"
+    if loaded.exists() and loaded.read_text() == access.tenant_id:
+        return
+    rows = not_entered(demo_rows(), env["WORKER_DATABASE_URL"], access.tenant_id)
+    if rows and processes.run("enqueue", _module("worker.cli", "enqueue", "-"), env, stdin=rows) != 0:
+        raise DemoFailed(f"the demo ledger could not be loaded; see {data_dir / 'log' / 'enqueue.log'}")
+    write_private(loaded, access.tenant_id.encode())
 
 
 def _post_orders(

@@ -1,4 +1,4 @@
-"""The demo's ledger rows: one for each outcome of a refund."""
+"""The demo's ledger rows: one for each outcome of a refund, and which of them the ledger does not have yet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
+
+_ENTERED = "select ledger_entry_id from refunds.ledger_entries where tenant_id = %s and ledger_entry_id = any(%s)"
+
+
+def not_entered(rows: bytes, database_url: str, tenant_id: str) -> bytes:
+    """Return those of the JSON lines whose rows are not in the ledger: a start that was killed may have entered them.
+
+    `worker enqueue` refuses a row that is there, so a start after it would fail for ever.
+    """
+    by_id = {json.loads(line)["ledger_entry_id"]: line for line in rows.splitlines(keepends=True)}
+    with psycopg.connect(database_url) as connection:
+        for (entered,) in connection.execute(_ENTERED, [tenant_id, list(by_id)]):
+            del by_id[entered]
+    return b"".join(by_id.values())
+
 
 def demo_rows(now: datetime | None = None) -> bytes:
-    """Return JSON lines for `worker enqueue`. Ids are fixed, so a second load changes nothing."""
+    """Return JSON lines for `worker enqueue`, with ids that are always the same."""
     now = now or datetime.now(UTC)
     rows = [
         ledger_row("low_001", 126, "USD"),

@@ -14,14 +14,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess
-from sentinel.demo.ledger import ledger_row
+from sentinel.demo.ledger import ledger_row, not_entered
 from sentinel.demo.processes import Processes
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import load_declared_switches
-from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.database import CONSOLE, Pool, first_line, with_role
 
 MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
 
@@ -47,7 +49,7 @@ class SmallRefunds:
             self._ran("gates", "sentinel.cli.main", "gates", "run", SCENARIO, "--record", *approver, env=self._people_env)
             and self._turned_on()
             and self._ran("facts", "worker.cli", "facts", "-", env=self._worker_env, stdin=small_refund_facts())
-            and self._ran("enqueue", "worker.cli", "enqueue", "-", env=self._worker_env, stdin=small_refund_rows())
+            and self._entered()
         )  # fmt: skip
         if not begun:
             return
@@ -61,6 +63,15 @@ class SmallRefunds:
         if not done:
             self._stays_off(f"see {self._data_dir / 'log' / f'{name}.log'}")
         return done
+
+    def _entered(self) -> bool:
+        self._processes.raise_if_stopped()
+        try:
+            rows = not_entered(small_refund_rows(), self._worker_env["WORKER_DATABASE_URL"], self._access.tenant_id)
+        except psycopg.Error as error:
+            self._stays_off(first_line(error))
+            return False
+        return not rows or self._ran("enqueue", "worker.cli", "enqueue", "-", env=self._worker_env, stdin=rows)
 
     def _turned_on(self) -> bool:
         """Turn both switches on as an administrator, the scenario's for a few accounts first, then for all; return whether they are on."""
