@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.authority.keys import find_key, revoke_key, secret_hash
 from sentinel.demo.access import prepare
 from tests.support.fixtures import Fixtures
 
@@ -43,3 +45,19 @@ def test_a_full_disk_leaves_no_half_of_it(fixtures: Fixtures, tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == []
     made = prepare(fixtures.url, tmp_path, threading.Event())
     assert prepare(fixtures.url, tmp_path, threading.Event()) == made
+
+
+@pytest.mark.parametrize("revoked", ["agent_api_key", "worker_key"])
+def test_a_key_that_a_visitor_revoked_is_replaced_at_the_next_start(
+    fixtures: Fixtures, tmp_path: Path, revoked: str
+) -> None:
+    """The finding: no start became ready any more, until the folder was deleted."""
+    made = prepare(fixtures.url, tmp_path, threading.Event())
+    found = find_key(fixtures.console_pool, secret_hash(getattr(made, revoked)))
+    assert found is not None and found.usable
+    revoke_key(fixtures.console_pool, found.tenant_id, found.key_id)
+    again = prepare(fixtures.url, tmp_path, threading.Event())
+    renewed = find_key(fixtures.console_pool, secret_hash(getattr(again, revoked)))
+    assert renewed is not None and (renewed.usable, renewed.agent_id) == (True, found.agent_id)
+    assert dataclasses.replace(again, **{revoked: getattr(made, revoked)}) == made
+    assert prepare(fixtures.url, tmp_path, threading.Event()) == again
