@@ -109,7 +109,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
 
     with (
         reserved,
-        _no_failure_once_stopped(stop),
+        _no_failure_once_stopped(stop, data_dir),
         demo_database(data_dir, say, stop) as database,
         contextlib.ExitStack() as stack,
     ):
@@ -172,15 +172,21 @@ def _keep_running(
 
 
 @contextlib.contextmanager
-def _no_failure_once_stopped(stop: threading.Event) -> Iterator[None]:
-    """Ignore failures once the demo was asked to stop."""
+def _no_failure_once_stopped(stop: threading.Event, data_dir: Path) -> Iterator[None]:
+    """Ignore failures once the demo was asked to stop. Raises `DemoFailed` for a file that cannot be used, e.g. another account's."""
     try:
         yield
     except DemoStopped:
         pass
-    except (SentinelError, psycopg.Error):
+    except (SentinelError, psycopg.Error, BrokenPipeError):
         if not stop.is_set():
             raise
+    except OSError as error:
+        if not stop.is_set():
+            place = error.filename or data_dir
+            raise DemoFailed(
+                f"cannot use {place}: {error.strerror or error}; SENTINEL_DATA_DIR names the demo's folder"
+            ) from error
 
 
 def _begin_small_refunds(small: SmallRefunds) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from sentinel.authority.keys import find_key, revoke_key, secret_hash
 from sentinel.demo.access import prepare
 from tests.support.fixtures import Fixtures
+from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +64,23 @@ def test_a_key_that_a_visitor_revoked_is_replaced_at_the_next_start(
     assert renewed is not None and (renewed.usable, renewed.agent_id) == (True, found.agent_id)
     assert dataclasses.replace(again, **{revoked: getattr(made, revoked)}) == made
     assert prepare(fixtures.url, tmp_path, threading.Event()) == again
+
+
+@pytest.mark.parametrize("name", ["demo.json", "secret_key"])
+def test_a_file_of_the_folder_that_cannot_be_used_is_named_on_one_line(
+    fixtures: Fixtures, tmp_path: Path, name: str
+) -> None:
+    """As one of another account's folder. The finding: with a database of one's own it was a traceback."""
+    (tmp_path / name).mkdir()
+    ports = [
+        f"--{option}={free_port()}" for option in ("port", "console-port", "orders-port", "board-port")
+    ]  # `SENTINEL_DATABASE_URL` is set by the fixture above
+    run = subprocess.run(
+        [sys.executable, "-m", "sentinel.cli.main", "demo", "--once", f"--data-dir={tmp_path}", *ports],
+        env={key: value for key, value in os.environ.items() if key != "SENTINEL_SECRET_KEYS"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr.splitlines()) == (
+        1,
+        [f"Error: cannot use {tmp_path / name}: Is a directory; SENTINEL_DATA_DIR names the demo's folder"],
+    )
