@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,17 @@ class ClaudeAgent(Driver):
     async def _run(self, guard: ToolGuard, command: dict[str, Any], calls: list[Any], session: str | None) -> Turn:
         turn = Turn()
         with scripted_messages(calls) as (service, texts):
-            async for message in query(prompt="go", options=self._options(guard, command, service, session)):
-                if isinstance(message, ResultMessage):
-                    self._file(command).write_text(message.session_id)
-                    if message.deferred_tool_use is not None:
-                        one = message.deferred_tool_use
-                        turn.waiting.append(str(await guard.approval_wanted(one.name.removeprefix(PREFIX), one.input)))
-                    break
+            # Closed before its service: the program would go on asking at an address that another test may have by then.
+            async with aclosing(
+                query(prompt="go", options=self._options(guard, command, service, session))
+            ) as messages:
+                async for message in messages:
+                    if isinstance(message, ResultMessage):
+                        self._file(command).write_text(message.session_id)
+                        if (one := message.deferred_tool_use) is not None:
+                            tool_name = one.name.removeprefix(PREFIX)
+                            turn.waiting.append(str(await guard.approval_wanted(tool_name, one.input)))
+                        break
         turn.messages.extend(texts)
         return turn
 
