@@ -56,17 +56,19 @@ CLAIM_HOLDS = "select tries, seconds_ago, (work).* from orders.claim_holds(%(ten
 # Unfinished reviews have a finite next_attempt_at, by which the index finds them without reading the rest of the table.
 # Start 60 seconds before the cursor: a decision is dated before its commit, and may become visible up to ten seconds
 # after a later one.
+# A cursor that is ahead of the clock counts as none: the clock was set back since, and decisions of now are before it.
 APPROVALS_WANTED_SINCE = """
-select coalesce((select c.since - interval '60 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
-                min(r.received_at) - interval '1 minute')
+select least(coalesce((select c.since from orders.approval_cursors c where c.tenant_id = %(tenant_id)s and c.since <= clock_timestamp()),
+                      min(r.received_at)), clock_timestamp()) - interval '60 seconds'
 from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
 having count(*) > 0
 """
 FOLLOW_REFUNDS = "select orders.track_filed_refunds(%(tenant_id)s, %(limit)s, %(events)s::uuid[])"
 WAKE_REVIEWS = "select orders.make_reviews_due(%(tenant_id)s, %(approval_ids)s::uuid[])"
 MOVE_CURSOR = """
-insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)
-on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)
+insert into orders.approval_cursors as c (tenant_id, since) values (%(tenant_id)s, least(%(since)s, clock_timestamp()))
+on conflict (tenant_id) do update set
+  since = case when c.since > clock_timestamp() then excluded.since else greatest(c.since, excluded.since) end
 """
 # Delete by ctid: a join that was planned while the table was small would compare every row with every other of a
 # backlog. Of every tenant: one whose intake runs no more would keep its rows, and each delete would read them first.

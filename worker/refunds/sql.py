@@ -397,9 +397,12 @@ DISCARD_REPORTS = "select refunds.discard_reports(%(tenant_id)s, %(ids)s::uuid[]
 
 # From when on decisions are to be fetched: the cursor, or when the oldest waiting row was created if that is later,
 # less an overlap; null when no row waits.
+# A cursor that is ahead of the clock counts as none: the clock was set back since, and decisions of now are before it.
 APPROVALS_WANTED_SINCE = """
-select case when count(*) > 0 then greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
-    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - make_interval(secs => %(overlap_seconds)s) end
+select case when count(*) > 0 then least(clock_timestamp(), greatest(min(e.created_at), (
+    select c.since from refunds.approval_cursors c
+    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s and c.since <= clock_timestamp())))
+  - make_interval(secs => %(overlap_seconds)s) end
 from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
   and e.next_attempt_at > statement_timestamp()
@@ -414,8 +417,10 @@ where tenant_id = %(tenant_id)s and approval_id = any (%(approval_ids)s::uuid[])
 returning ledger_entry_id
 """
 MOVE_CURSOR = """
-insert into refunds.approval_cursors as c (tenant_id, agent_id, since) values (%(tenant_id)s, %(agent_id)s, %(since)s)
-on conflict (tenant_id, agent_id) do update set since = greatest(c.since, excluded.since)
+insert into refunds.approval_cursors as c (tenant_id, agent_id, since)
+values (%(tenant_id)s, %(agent_id)s, least(%(since)s, clock_timestamp()))
+on conflict (tenant_id, agent_id) do update set
+  since = case when c.since > clock_timestamp() then excluded.since else greatest(c.since, excluded.since) end
 """
 
 SHOW_WORKER = """

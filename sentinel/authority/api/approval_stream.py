@@ -271,6 +271,8 @@ class ApprovalFeed:
                 since = portion[-1].decided_at
                 continue
             listeners.is_reading.set()
+            # Where the clock was set back, as after a failover, decisions from now on are earlier than the last one read.
+            listeners.read_to = min(listeners.read_to, await self._once_answered(self._clock))
             since = listeners.read_to - OVERLAP
             told = {key: moment for key, moment in told.items() if moment > since - OVERLAP}
             await asyncio.sleep(POLL_SECONDS)

@@ -226,9 +226,9 @@ def test_an_order_approved_before_it_was_queued_goes_on_at_once(fixtures: Fixtur
     orders = make_intake(fixtures, authority_url)
     # Another one's decision has moved the cursor on: nobody will tell of this one any more.
     fixtures.admin.execute(
-        "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp() + interval '1 minute')",
-        [fixtures.tenant_id],
+        "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp())", [fixtures.tenant_id]
     )
+    fixtures.admin.execute("update sentinel.approvals set decided_at = decided_at - interval '2 minutes'")
     halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
     orders.make_due()
     orders.rounds()
@@ -304,6 +304,25 @@ def test_an_approval_that_is_seen_after_a_later_one_wakes_its_order(fixtures: Fi
             "insert into orders.approval_cursors (tenant_id, since) select tenant_id, decided_at + interval '9 seconds' from sentinel.approvals"
         )
         orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+    finally:
+        orders.close()
+
+
+def test_an_approval_that_is_given_after_the_clock_was_set_back_wakes_its_order(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """As after a failover to a server whose clock is right. The finding: the cursor stayed ahead, and the order waited for a day."""
+    orders = make_intake(fixtures, authority_url)
+    try:
+        fixtures.admin.execute(
+            "insert into orders.approval_cursors (tenant_id, since) values (%s, clock_timestamp() + interval '1 hour')",
+            [fixtures.tenant_id],
+        )
+        assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+        fixtures.admin.execute("update orders.reviews set next_attempt_at = clock_timestamp() + interval '1 hour'")
+        decide(fixtures, orders.one("select approval_id from orders.reviews"))
+        orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+        assert orders.one("select since <= clock_timestamp() from orders.approval_cursors")
     finally:
         orders.close()
 

@@ -57,6 +57,30 @@ def test_a_decision_made_while_a_batch_held_its_row_is_learnt_although_later_one
     assert len(ledger_fixtures.ledger.claim(1)) == 1
 
 
+def test_a_decision_made_after_the_clock_was_set_back_is_learnt_although_later_ones_were(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """As after a failover to a server whose clock is right. The finding: the cursor stayed ahead, and the row waited on."""
+    approval_id, row = uuid.uuid4(), new_row("r")
+    ledger_fixtures.add(row)
+    ledger_fixtures.ledger.claim(1)
+    now = ledger_fixtures.ledger.now()
+    for request_id, decided_at in ((approval_id, now), (uuid.uuid4(), now + timedelta(hours=1))):
+        authority.decided.append(
+            {"request_id": str(request_id), "status": "approved", "approver": "a", "reason": "r", "agent_id": row.agent_id,
+             "action": row.action, "decided_at": decided_at.isoformat()}
+        )  # fmt: skip
+    ledger_fixtures.admin.execute(
+        "insert into refunds.approval_cursors values (refunds.default_tenant(), %s, %s)",
+        [row.agent_id, now + timedelta(hours=1)],
+    )
+    wait_for(ledger_fixtures, "operator", approval_id)
+    with ledger_fixtures.agent(authority.url) as agent:
+        assert agent._fetch_approvals() is None
+    assert len(ledger_fixtures.ledger.claim(1)) == 1
+    assert ledger_fixtures.one("select since <= clock_timestamp() from refunds.approval_cursors")
+
+
 def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
