@@ -85,12 +85,14 @@ order by b.channel, b.source, b.order_ref limit 200
 
 # routes: [{channel, scenario, mode, switch, system, card, small, caps}]. A person's approval excuses what a person may
 # decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. The first
-# round goes one day back.
+# round goes one day back. One that finds the cursor ahead of the clock goes ten minutes back: the clock was set back
+# since the last round, and executions of now are before the cursor.
 # Reads as much as is new, not the ledger: the planner does not know how few executions are later than the cursor. An
 # upper bound makes it expect few, and `offset 0` has entries and orders looked up one by one.
 FIND = SqlTemplate("""
 with looked as (
-  select coalesce((select c.looked_to from refunds.reconcile_cursors c where c.tenant_id = %(tenant_id)s), clock_timestamp() - interval '1 day') as at
+  select coalesce((select least(c.looked_to, case when c.looked_to > clock_timestamp() then clock_timestamp() - interval '10 minutes' end)
+    from refunds.reconcile_cursors c where c.tenant_id = %(tenant_id)s), clock_timestamp() - interval '1 day') as at
 ), expected as (
   select r.* from jsonb_to_recordset(%(routes)s) as r
     (channel text, scenario text, mode text, switch text, system text, card boolean, small boolean, caps jsonb)
@@ -167,7 +169,8 @@ on conflict do nothing
 """
 MOVE_CURSOR = """
 insert into refunds.reconcile_cursors as c (tenant_id, looked_to) values (%(tenant_id)s, %(looked_to)s)
-on conflict (tenant_id) do update set looked_to = greatest(c.looked_to, excluded.looked_to)
+on conflict (tenant_id) do update set
+  looked_to = case when c.looked_to > clock_timestamp() then excluded.looked_to else greatest(c.looked_to, excluded.looked_to) end
 """
 
 
@@ -312,7 +315,7 @@ class Reconciler:
         return [_expectation(route, self._caps) for route in self._routes.all]
 
     def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
-        """Run `call` with retries. Repeating is harmless: a finding is kept once, and a cursor only moves forward."""
+        """Run `call` with retries. Repeating is harmless: a finding is kept once, and a cursor goes back with the clock alone."""
         try:
             return self._call(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:

@@ -284,6 +284,20 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
     assert desk.kept() == 1 and not desk.is_on()
 
 
+def test_an_execution_after_the_clock_was_set_back_is_looked_at(desk: Desk) -> None:
+    """As after a failover to a server whose clock is right. The finding: nothing was looked at until the clock had caught up."""
+    desk.turn_on()
+    desk.fixtures.admin.execute(
+        "insert into refunds.reconcile_cursors values (%s, clock_timestamp() + interval '1 hour')",
+        [desk.fixtures.tenant_id],
+    )
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
+    assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
+    assert desk.kept() == 1 and not desk.is_on()
+    assert desk.fixtures.one("select looked_to <= clock_timestamp() from refunds.reconcile_cursors")
+
+
 def test_a_finding_whose_switch_is_not_declared_is_recorded_once_and_holds_up_no_other(
     desk: Desk, tmp_path: Path
 ) -> None:
