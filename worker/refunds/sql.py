@@ -213,6 +213,8 @@ returning e.ledger_entry_id, e.start_id
 # transaction, or not at all. A refund that a person handled, or that may have been paid elsewhere, also takes its order
 # if that is refunded once (in any channel not in `in_parts`), so that no permission asked for meanwhile refunds the
 # order again.
+# A row that is to wait until a moment that is over, as where the authority's database has a clock that is behind, waits
+# for some seconds: it would be claimed again at once, and asked about again and again.
 APPLY_CHANGES = """
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
@@ -249,7 +251,8 @@ update refunds.ledger_entries e set
   waiting_for = case when c.to_status = 'APPROVAL_REQUIRED' then coalesce(c.waiting_for, 'operator') end,
   claimed_by = case when c.to_status in ('GUARDING', 'ALLOWED') then e.claimed_by end,
   lease_until = case when c.to_status in ('GUARDING', 'ALLOWED') then e.lease_until end,
-  next_attempt_at = coalesce(c.due_at, clock_timestamp() + make_interval(secs => c.due_in_seconds), e.next_attempt_at),
+  next_attempt_at = coalesce(case when c.due_at <= clock_timestamp() then clock_timestamp() + interval '10 seconds' else c.due_at end,
+    clock_timestamp() + make_interval(secs => c.due_in_seconds), e.next_attempt_at),
   budget_part = case when c.in_doubt then 'in_doubt' when r.fits then coalesce(e.budget_part, 'reserved') else e.budget_part end
 from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, event text, to_status text,
   decision text, reason_code text, operation_id uuid, decision_event_id uuid, proof_id text, approval_id uuid,

@@ -13,6 +13,7 @@ from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from worker.refunds import agent as loop
 from worker.refunds.concurrency import LONGEST_HOLD_SECONDS
 from worker.refunds.ledger import Ledger
+from worker.refunds.rows import Change, LedgerEvent, LedgerState
 
 
 def wait_for(fixtures: LedgerFixtures, waiting_for: str, approval_id: uuid.UUID) -> None:
@@ -79,6 +80,20 @@ def test_a_decision_made_after_the_clock_was_set_back_is_learnt_although_later_o
         assert agent._fetch_approvals() is None
     assert len(ledger_fixtures.ledger.claim(1)) == 1
     assert ledger_fixtures.one("select since <= clock_timestamp() from refunds.approval_cursors")
+
+
+def test_a_row_whose_question_is_still_open_after_its_end_is_not_asked_about_again_at_once(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
+    """The authority's database is a minute behind the ledger's. The finding: the row was claimed without a pause until then."""
+    ledger_fixtures.add(new_row("r"))
+    [row] = ledger_fixtures.ledger.claim(1)
+    end = ledger_fixtures.ledger.now() - timedelta(minutes=1)
+    waiting = Change(row, LedgerState.GUARDING, LedgerEvent.APPROVAL_REQUIRED, due_at=end.isoformat())
+    assert ledger_fixtures.ledger.apply([waiting])
+    assert ledger_fixtures.ledger.claim(1) == []
+    due = "select next_attempt_at - clock_timestamp() between '1 second' and '10 seconds' from refunds.ledger_entries"
+    assert ledger_fixtures.one(due)
 
 
 def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
