@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.authority.gate_reports import MAX_AGE_DAYS, record_gate_report
+from sentinel.authority.gate_reports import MAX_AGE_DAYS, gate_states, record_gate_report
 from sentinel.authority.switches import CanaryTooWide, GateRefused, SwitchChange, list_switches
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import SwitchFile
@@ -296,6 +296,27 @@ def test_what_an_agent_turned_off_goes_on_again_only_by_a_report_from_after_that
     with pytest.raises(GateRefused):
         on(fixtures)
     assert seen(fixtures)["on"] is False
+
+
+def test_a_report_from_before_the_clock_was_set_back_is_still_older_than_what_came_after(fixtures: Fixtures) -> None:
+    """As after a failover to a server whose clock is right. The finding: it counted as the newest, and disproved by nothing."""
+    record(fixtures)
+    age(fixtures, -1 / 24)
+    record(fixtures, passed=False, wrong_executions=1)
+    assert gate_refusal(fixtures) == "report_failed"
+    record(fixtures)
+    assert gate_refusal(fixtures) == ""
+    fixtures.post("switches/off", {"switch": FEE, "reason": "a wrong execution"})
+    assert gate_refusal(fixtures) == "report_disproved"
+    record(fixtures)
+    assert gate_refusal(fixtures) == ""
+    fixtures.run_housekeeping()
+    assert fixtures.broken_invariants() == []
+
+
+def gate_refusal(fixtures: Fixtures) -> str:
+    [state] = gate_states(fixtures.console_pool, fixtures.tenant_id, [(FEE, "fee", "small-refund")]).values()
+    return state.refusal
 
 
 @pytest.mark.parametrize("was_flipped", [True, False], ids=["on before", "never flipped before"])

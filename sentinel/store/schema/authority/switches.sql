@@ -125,8 +125,11 @@ begin
   if not turned and (not went_wrong or exists (
       select from sentinel.event_rows e where e.tenant_id = tenant and e.event_id = event)) then return false; end if;
   if went_wrong then
-    update sentinel.switches set proven_after = coalesce(moment, clock_timestamp())
-    where tenant_id = tenant and name = switch_name returning proven_after into moment;
+    moment := coalesce(moment, clock_timestamp());
+    -- The newest report may be later than now, because the clock was set back since.
+    update sentinel.switches set proven_after = greatest(moment, (
+      select max(g.created_at) from sentinel.gate_reports g where g.tenant_id = tenant and g.switch = switch_name))
+    where tenant_id = tenant and name = switch_name;
   end if;
   perform sentinel.append_event(tenant, event, 'switch_off', null, null, moment, jsonb_build_object(
     'changed_by', who, 'reason', why, 'switch', switch_name) || case when turned then '{}' else '{"already": true}' end::jsonb);
@@ -143,16 +146,21 @@ begin
 end $$;
 
 -- Stores the report of a run of the labelled cases, with the database's time, and its event; once, even if the call is repeated because its
--- answer was lost.
+-- answer was lost. It is later than what was recorded before it, also where the clock was set back since: the newest report counts, and only
+-- one from after an agent turned the switch off.
 create or replace function sentinel.record_gate_report(
   tenant uuid, report_id uuid, scenario text, switch_name text, digest text, has_passed boolean, case_count integer,
   correct_count integer, bound_ppm integer, wrong_count integer, uncovered_count integer, document jsonb, who text, event uuid
 ) returns void language plpgsql as $$
 declare
   moment timestamptz := clock_timestamp();
+  before timestamptz := greatest(
+    (select max(g.created_at) from sentinel.gate_reports g where g.tenant_id = tenant and g.switch = switch_name),
+    (select s.proven_after from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name));
 begin
   insert into sentinel.gate_reports values (tenant, report_id, scenario, switch_name, digest, has_passed, case_count,
-    correct_count, bound_ppm, wrong_count, uncovered_count, document, moment, who)
+    correct_count, bound_ppm, wrong_count, uncovered_count, document,
+    greatest(moment, before + interval '1 microsecond'), who)
   on conflict on constraint gate_reports_pkey do nothing;
   if not found then return; end if;
   perform sentinel.append_event(tenant, event, 'gate_report_recorded', null, null, moment, jsonb_build_object(
