@@ -106,6 +106,27 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
         orders.close()
 
 
+def test_an_order_that_came_back_before_the_clock_was_set_back_is_tried_again_when_a_person_says_so(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """As after a failover to a server whose clock is right. The finding: each retry was answered with 503 until it had caught up."""
+    with ShopServer().running() as shop:
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(422, "out of stock"))
+        orders.deliver(order_body("o-1", "low"))
+        orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "SHOP_REFUSED")
+        shop.forever = None
+        for statement in (
+            "alter table orders.reviews disable trigger check_review",
+            "update orders.reviews set updated_at = updated_at + interval '1 hour'",
+            "alter table orders.reviews enable trigger check_review",
+        ):
+            fixtures.admin.execute(statement)
+        assert say(orders, "o-1", "retry") == "retry"
+        orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+        orders.close()
+
+
 @pytest.mark.parametrize("verb", ["fulfil", "hold"])
 def test_people_hear_of_it_once_for_each_time_that_they_have_it_tried(
     fixtures: Fixtures, authority_url: str, verb: str

@@ -115,11 +115,12 @@ begin
   return failed.ledger_entry_id;
 end $$;
 
--- Appends an analyst's decision to the trail; decisions are made only through the functions below.
+-- Appends an analyst's decision to the trail; decisions are made only through the functions below. It is no earlier than the status that it
+-- is about, also where the clock was set back since: a retry needs a decision from after that (check_review).
 create or replace function orders.record_analyst_decision(r orders.reviews, decision text, operator uuid, person text, why text, how text)
 returns void language sql as $$
-  insert into orders.analyst_decisions (tenant_id, review_id, from_status, decision, operator_id, decided_by, reason, via)
-  values (r.tenant_id, r.review_id, r.status, decision, operator, person, why, how)
+  insert into orders.analyst_decisions (tenant_id, review_id, from_status, decision, operator_id, decided_by, reason, via, decided_at)
+  values (r.tenant_id, r.review_id, r.status, decision, operator, person, why, how, greatest(clock_timestamp(), r.updated_at))
 $$;
 
 -- Requests the hold of an order that is now HELD, due at once; one that was refused before is tried again.
