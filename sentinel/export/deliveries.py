@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, LiteralString
 
 from sentinel.export.cloud_events import GLOBAL, FeedEvent
 from sentinel.store.database import Pool
@@ -58,18 +58,32 @@ _RECEIVER = "e.kind, e.url, e.event_types, e.secret_number, coalesce(e.old_secre
 # A webhook's address is in its row. The address of another kind is a sender's setting, for one tenant's events: no
 # other sender can serve it.
 _SERVED = "e.kind = any(%(kinds)s) and (e.kind = 'webhook' or e.tenant_id = %(served_tenant_id)s)"
+
+
+def _is_over(moment: LiteralString, longest: LiteralString) -> LiteralString:
+    """SQL for whether a pause or lease is over; one that ends later than the longest was made before the clock was set back."""
+    return f"({moment} <= clock_timestamp() or {moment} > clock_timestamp() + interval '{longest}')"
+
+
 # The due receiver whose pause or latest turn ended longest ago; a row that another sender has locked is skipped.
 CLAIM = SqlTemplate("""
 with due as materialized (
   select e.tenant_id, e.endpoint_id from sentinel.event_endpoints e
-  where {served} and e.disabled_at is null and e.next_attempt_at <= clock_timestamp() and e.lease_until <= clock_timestamp()
+  where {served} and e.disabled_at is null and {is_due} and {is_free}
     and exists (select from sentinel.feed_heads h
                 where h.tenant_id = e.tenant_id and h.position > e.position or h.tenant_id = {nil} and h.position > e.global_position)
   order by greatest(e.next_attempt_at, e.lease_until) limit 1 for no key update skip locked)
-update sentinel.event_endpoints e set epoch = e.epoch + 1, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+update sentinel.event_endpoints e set epoch = e.epoch + 1, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
+  next_attempt_at = least(e.next_attempt_at, clock_timestamp())
 from due where e.tenant_id = due.tenant_id and e.endpoint_id = due.endpoint_id
 returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position, e.epoch, e.attempts
-""").fill(nil=f"'{GLOBAL}'", receiver=_RECEIVER, served=_SERVED)
+""").fill(
+    nil=f"'{GLOBAL}'",
+    receiver=_RECEIVER,
+    served=_SERVED,
+    is_due=_is_over("e.next_attempt_at", "2 hours"),
+    is_free=_is_over("e.lease_until", "10 minutes"),
+)
 
 _MINE = """tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s and disabled_at is null
   and position = %(from_position)s and global_position = %(from_global_position)s"""
@@ -145,14 +159,14 @@ EVENT_AT = _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position = %(posit
 TAKE_RESEND = SqlTemplate("""
 with asked as materialized (
   select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
-  where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and {served}
+  where d.resend_asked_at is not null and d.delivered_at is null and {is_free} and {served}
     and e.disabled_at is null
   order by (d.endpoint_id > %(after)s) desc, d.endpoint_id, d.resend_asked_at limit 1 for no key update of d skip locked)
 update sentinel.dead_letters d set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from asked join sentinel.event_endpoints e using (tenant_id, endpoint_id)
 where d.tenant_id = asked.tenant_id and d.endpoint_id = asked.endpoint_id and d.event_id = asked.event_id
 returning d.tenant_id, d.endpoint_id, d.event_id, d.feed_tenant_id, d.position, {receiver}
-""").fill(receiver=_RECEIVER, served=_SERVED)
+""").fill(receiver=_RECEIVER, served=_SERVED, is_free=_is_over("d.lease_until", "10 minutes"))
 _LETTER = (
     "tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and event_id = %(event_id)s and delivered_at is null"
     " and discarded_at is null"

@@ -142,6 +142,18 @@ def test_a_receiver_that_is_always_behind_takes_turns_with_younger_ones(export: 
     assert served == [export.endpoint_id, younger] * 2
 
 
+def test_receivers_are_served_at_once_after_the_clock_was_set_back(export: Export) -> None:
+    """As after a failover to a server whose clock is right. The finding: each turn's end was ahead, so nothing was sent until then."""
+    export.fixtures.admin.execute(
+        "update sentinel.event_endpoints set next_attempt_at = next_attempt_at + interval '1 day',"
+        " lease_until = lease_until + interval '1 day'"
+    )
+    wanted = export.fixtures.guard()["decision_event_id"]
+    export.send()
+    assert wanted in export.receiver.ids
+    assert export.row("next_attempt_at <= clock_timestamp(), lease_until <= clock_timestamp()") == (True, True)
+
+
 def test_a_slow_receiver_is_served_for_a_turn_before_the_next_one(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
