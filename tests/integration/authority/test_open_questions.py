@@ -106,6 +106,16 @@ def test_permits_and_questions_are_counted_each_by_itself(fixtures: Fixtures) ->
     ]
 
 
+def test_a_mark_from_before_the_clock_was_set_back_ends_with_the_next_count(fixtures: Fixtures) -> None:
+    """As after a failover to a server whose clock is right. The finding: the key was refused until the clock had caught up."""
+    [(_, answer)] = open_questions(fixtures, 1)
+    assert mark(fixtures, 1) == 1
+    assert fixtures.post("action/guard", guard_body(value=200)).status_code == 429
+    decide(fixtures, answer["approval_id"], "reject")
+    assert mark_keys_at_limits(fixtures.authority.pool, NO_PERMITS, 1) == 0
+    assert fixtures.guard(guard_body(value=200))["status"] == "pending"
+
+
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [

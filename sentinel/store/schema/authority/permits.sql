@@ -198,7 +198,8 @@ begin
   on conflict (principal_id) do update
     set open_permits = excluded.open_permits, open_questions = excluded.open_questions, valid_until = excluded.valid_until;
   get diagnostics marked = row_count;
-  delete from sentinel.keys_at_limit c where c.valid_until < moment + make_interval(secs => valid_seconds);
+  -- A mark of an earlier round may end later than this one's, because the clock was set back since.
+  delete from sentinel.keys_at_limit c where c.valid_until <> moment + make_interval(secs => valid_seconds);
   return marked;
 end $$;
 
