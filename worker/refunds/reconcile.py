@@ -33,7 +33,11 @@ from worker.refunds.workflow.routes import Route, Routes
 
 # Wrong executions, found from the tables alone.
 
-NOW = b"select clock_timestamp()"
+# Now, and whether the last round that was completed is long over.
+NOW = b"""
+select clock_timestamp(), coalesce((
+  select c.looked_to < clock_timestamp() - interval '10 minutes' from refunds.reconcile_cursors c where c.tenant_id = %(tenant_id)s), true)
+"""
 
 # When a refund was last checked before its permit: the last claim before the first `allowed` after which nothing was
 # put back. A blacklisting or complaint counts against the refund only if it is older than that.
@@ -249,19 +253,27 @@ class Reconciler:
         self._call = call_at_length if at_length else call_with_retry
 
     def look(self) -> list[Discrepancy]:
-        """Return the new discrepancies since the last round and turn their switches off; one that stays on is retried next time."""
-        moment = self._run(lambda connection: connection.execute(NOW).fetchone())
-        found = self.find(since_last=True)
+        """Return the new discrepancies since the last round and turn their switches off; one that stays on is retried next time.
+
+        A round that has more than ten minutes to look at, as after such a switch, may take minutes: otherwise the time
+        limit of a statement could end it, and every later one.
+        """
+        mine = {"tenant_id": self._tenant_id}
+        moment, is_behind = self._run(lambda connection: connection.execute(NOW, mine).fetchone() or (None, False))
+        found = self.find(since_last=True, at_length=is_behind)
         closed = [finding for finding in found if self._close(finding)]
         if closed:
             self._keep(closed)
         if len(closed) == len(found) and moment is not None:
-            fields = {"tenant_id": self._tenant_id, "looked_to": moment[0]}
+            fields = {**mine, "looked_to": moment}
             self._run(lambda connection: connection.execute(MOVE_CURSOR.encode(), fields).rowcount)
         return found
 
-    def find(self, *, since_last: bool) -> list[Discrepancy]:
-        """Return wrong executions: with `since_last` those that are new since the last round, else all. Changes nothing."""
+    def find(self, *, since_last: bool, at_length: bool = False) -> list[Discrepancy]:
+        """Return wrong executions: with `since_last` those that are new since the last round, else all. Changes nothing.
+
+        With `at_length` it may take minutes.
+        """
         fields = {
             "tenant_id": self._tenant_id, "routes": Jsonb(self._expected(), dumps=orjson.dumps), "master": MASTER,
             "overlap": OVERLAP_SECONDS, "since_last": since_last,
@@ -271,7 +283,7 @@ class Reconciler:
             with connection.cursor(row_factory=class_row(Discrepancy)) as cursor:
                 return cursor.execute(FIND.encode(), fields).fetchall()
 
-        return self._run(call)
+        return self._run(call, at_length=at_length)
 
     def budgets(self) -> list[BudgetDiscrepancy]:
         """Orders that were paid back beyond what was paid, or whose budget differs from its entries. Changes nothing."""
@@ -314,10 +326,10 @@ class Reconciler:
                 caps[currency] = max(cap, caps.get(currency, 0))
         return [_expectation(route, self._caps) for route in self._routes.all]
 
-    def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
+    def _run(self, call: Callable[[psycopg.Connection[Any]], Value], *, at_length: bool = False) -> Value:
         """Run `call` with retries. Repeating is harmless: a finding is kept once, and a cursor goes back with the clock alone."""
         try:
-            return self._call(self._pool, call)
+            return (call_at_length if at_length else self._call)(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:
             raise LedgerUnavailable(error.detail) from error
 

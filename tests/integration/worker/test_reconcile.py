@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -26,7 +26,7 @@ from worker.cli import main as worker_command
 from worker.failpoints import Failpoints
 from worker.refunds import reconcile
 from worker.refunds.build import make_agent, make_reconciler
-from worker.refunds.ledger import Ledger
+from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reconcile import Discrepancy, Reconciler, caps_of
 from worker.refunds.workflow.routes import Routes
 from worker.settlement import stripe_events
@@ -296,6 +296,28 @@ def test_an_execution_after_the_clock_was_set_back_is_looked_at(desk: Desk) -> N
     assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
     assert desk.kept() == 1 and not desk.is_on()
     assert desk.fixtures.one("select looked_to <= clock_timestamp() from refunds.reconcile_cursors")
+
+
+def test_a_round_that_has_hours_to_look_at_may_take_longer_than_a_statement(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A switch could not be turned off for hours. The finding: no round ended any more, and no wrong execution was found."""
+    desk.turn_on()
+    desk.fixtures.admin.execute(
+        "insert into refunds.reconcile_cursors values (%s, clock_timestamp() - interval '5 hours')",
+        [desk.fixtures.tenant_id],
+    )
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    with closing(Pool(with_role(desk.fixtures.url, WORKER), size=2)) as pool:
+        of_loop = Reconciler(pool, desk.fixtures.tenant_id, desk.client, desk.reconciler._routes, policies_dir())
+        assert [one.finding for one in of_loop.look()] == ["over_a_tenth"]
+        assert desk.kept() == 1 and not desk.is_on()
+        desk.execute_flawlessly("two")
+        with pytest.raises(LedgerUnavailable):  # a round that follows another has the time of a statement
+            of_loop.look()
 
 
 def test_a_finding_whose_switch_is_not_declared_is_recorded_once_and_holds_up_no_other(
