@@ -175,7 +175,7 @@ def _used(source: Source, name: str, node: Node, currency: str) -> int:
 
 def _moment(source: Source, node: Node) -> datetime:
     if isinstance(node, Scalar) and node.kind in ("str", "timestamp"):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):  # the latter where the year is 0 or 10000 in UTC
             moment = datetime.fromisoformat(node.text)
             if moment.tzinfo is not None:
                 return moment.astimezone(UTC)

@@ -250,7 +250,9 @@ def test_a_case_says_at_what_time_it_is_decided(at: str, wanted: str, tmp_path: 
     assert [result.problem for result in run_cases(folder).results] == ["", ""]
 
 
-@pytest.mark.parametrize("at", ["2026-11-21", '"22:00"', '"2026-11-21T22:00:00"', "late", "[now]", "7"])
+@pytest.mark.parametrize(
+    "at", ["2026-11-21", '"22:00"', '"2026-11-21T22:00:00"', "late", "[now]", "7", '"0001-01-01T00:00:00+01:00"']
+)
 def test_a_case_at_no_time_is_refused(at: str, tmp_path: Path) -> None:
     folder = _cases(tmp_path, SAMPLE_CASE.replace("    want:", f"    at: {at}\n    want:", 1))
     with pytest.raises(PolicyError, match='case "small": at must be a time with its zone'):
