@@ -21,8 +21,16 @@ def is_of_class(error: BaseException, *names: str) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception, its causes, and the members of exception groups, recursively."""
-    yield error
-    for one in (error.__cause__, *getattr(error, "exceptions", ())):
-        if one is not None:
-            yield from _causes(one)
+    """Yield the exception, its causes, and the members of exception groups, each once: an error raised `from` itself is
+    its own cause.
+    """
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        members = getattr(one, "exceptions", ())
+        behind = (one.__cause__, *(members if isinstance(members, (list, tuple)) else ()))
+        waiting += [other for other in behind if isinstance(other, BaseException)]

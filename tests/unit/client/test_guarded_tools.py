@@ -28,6 +28,7 @@ from sentinel.client import (
     guarded,
 )
 from sentinel.integrations import ToolGuard, current_operation, guarded_tool, refusal_details, refusal_message
+from sentinel.integrations.mcp_errors import is_mcp_error
 from sentinel.integrations.tool_guard import Ran, Refused
 from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
@@ -98,6 +99,10 @@ def test_a_generator_function_is_not_decorated(guard: ToolGuard, name: str) -> N
 def test_a_coroutine_function_is_not_decorated_by_a_client_for_threads(guard: ToolGuard, name: str) -> None:
     with pytest.raises(TypeError, match="AsyncClient"):
         guarded(guard.client, "a", **QUESTION)(COROUTINES[name])
+
+
+class McpError(Exception):
+    """Named as the error of MCP's SDK."""
 
 
 class Plain:
@@ -243,6 +248,23 @@ def test_a_tool_that_is_broken_off_from_outside_is_not_reported_as_over(
         guard.attempt("pay", {"order": "o"}, runs)
     assert authority.operations["pay:o"].start_id is not None and authority.operations["pay:o"].outcome is None
     assert f"was not reported: {ends.__name__}" in caplog.text and "secret" not in caplog.text
+
+
+def test_a_tool_whose_error_is_its_own_cause_is_reported_and_its_error_raised(
+    guard: ToolGuard, authority: FakeAuthority
+) -> None:
+    """The finding: the search for an error of MCP among the causes had no end, so nothing was reported and another error raised."""
+    for order, mcp, outcome in (("o", ValueError("broken"), "error"), ("p", McpError("no answer"), None)):
+
+        def runs(arguments: Any, failed: Exception = mcp) -> None:
+            try:
+                raise failed
+            except Exception as error:
+                raise error from error
+
+        with pytest.raises(type(mcp)):
+            guard.attempt("pay", {"order": order}, runs, goes_on=is_mcp_error)
+        assert authority.operations[f"pay:{order}"].outcome == outcome
 
 
 CALLS_WITH_NULLS: dict[str, tuple[dict[str, Any], Any]] = {
