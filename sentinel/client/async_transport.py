@@ -105,8 +105,11 @@ class AsyncTransport:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            for ended in [one for one in self._pools if one.is_closed()]:
-                del self._pools[ended]
+            # Other threads, with loops of their own, may add and forget pools at the same time.
+            for other in self._pools.keyrefs():
+                ended = other()
+                if ended is not None and ended.is_closed():
+                    self._pools.pop(ended, None)
             pool = self._pools[loop] = _Pool(self._pool_size)
             await pool.open()
         return pool

@@ -236,6 +236,36 @@ def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority
     assert len(client._transport._pools) == 1, "what an ended loop had is forgotten"
 
 
+class LoopForgottenTwice(asyncio.SelectorEventLoop):
+    """A loop of which, once it is closed, `meanwhile` is called by whoever first asks whether it is."""
+
+    meanwhile: Callable[[], Any] | None = None
+
+    def is_closed(self) -> bool:
+        call, self.meanwhile = self.meanwhile, None
+        if call is not None:
+            call()
+        return super().is_closed()
+
+
+def test_loops_of_several_threads_that_forget_one_that_ended_do_not_disturb_each_other(
+    authority: FakeAuthority,
+) -> None:
+    """The finding: with a loop for each request in its thread, the call of one of two raised `KeyError` or `RuntimeError`."""
+    client = AsyncClient(authority.url, "key", agent_id="a")
+    ended = LoopForgottenTwice()
+
+    def use_and_end() -> None:
+        with asyncio.Runner(loop_factory=lambda: ended) as runner:
+            assert runner.run(client.heartbeat()) == "OK"
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(use_and_end).result()
+    others: list[str] = []
+    ended.meanwhile = lambda: others.append(on_a_loop(client.heartbeat()))
+    assert [on_a_loop(client.heartbeat()), *others] == ["OK", "OK"]
+
+
 def test_who_got_no_connection_in_time_has_sent_nothing(
     authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
