@@ -13,7 +13,7 @@ import copy
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -321,7 +321,10 @@ def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, 
         own.is_of_tool = True
         raise
     finally:
-        _current.reset(token)
+        # A call that was given up with its loop is closed in another context, which does not know the token. An error
+        # from here would take the place of the exit, and be reported.
+        with suppress(ValueError):
+            _current.reset(token)
 
 
 def _result(attempted: Ran[R] | Refused) -> R:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -99,6 +101,43 @@ def test_a_generator_function_is_not_decorated(guard: ToolGuard, name: str) -> N
 def test_a_coroutine_function_is_not_decorated_by_a_client_for_threads(guard: ToolGuard, name: str) -> None:
     with pytest.raises(TypeError, match="AsyncClient"):
         guarded(guard.client, "a", **QUESTION)(COROUTINES[name])
+
+
+def test_a_tool_whose_loop_was_given_up_is_not_reported_as_over(
+    guard: ToolGuard, authority: FakeAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The finding: another loop of the thread, on which the abandoned call was collected, sent the report of an error."""
+
+    begun = asyncio.Event()
+
+    async def runs(arguments: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def collects() -> None:
+        await guard.async_client.heartbeat()
+        given_up.clear()
+        gc.collect()
+        await guard.async_client.heartbeat()
+
+    given_up: list[Any] = []
+
+    def on_one_thread() -> None:
+        loop = asyncio.new_event_loop()
+        given_up.append(loop.create_task(guard.attempt_async("pay", {"order": "o"}, runs)))
+        given_up[0]._log_destroy_pending = False
+        loop.run_until_complete(begun.wait())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        del loop
+        with asyncio.Runner() as runner:
+            runner.run(collects())
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(on_one_thread).result()
+    assert "action/guard/report" not in authority.calls
+    assert "was not reported: GeneratorExit" in caplog.text
 
 
 class McpError(Exception):
