@@ -21,6 +21,7 @@ from sentinel.integrations import refusal_details
 from sentinel.mcp_proxy.answers import CallRefused
 from sentinel.mcp_proxy.calls import PermittedCall, Result
 from sentinel.mcp_proxy.options import WrongOptions
+from sentinel.platform.last_spans import end_at_exit
 from sentinel.tools.model import ToolMapping
 
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -51,8 +52,9 @@ def collect_spans() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise WrongOptions(f"{named}: needs the extra `otel`, which is not installed") from error
-    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}))
+    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    end_at_exit(provider)
     trace.set_tracer_provider(_OnlyOurs(provider))
 
 

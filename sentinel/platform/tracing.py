@@ -6,17 +6,15 @@ tool, params or free text.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from sentinel.platform.last_spans import end_at_exit
 from sentinel.platform.settings import UnsafeConfiguration
 
-END_SECONDS = 3.0
-"""How long the end of a process waits for its last spans to be taken."""
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -105,7 +103,7 @@ class Tracing:
         with self._lock:
             if self._provider is None:
                 self._provider = _provider(self._service)
-                _end_at_exit(self._provider)
+                end_at_exit(self._provider)
                 if self._with_client:
                     from opentelemetry.trace import set_tracer_provider
 
@@ -135,22 +133,3 @@ def _provider(service: str) -> Any:
     provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
-
-
-def _end_at_exit(provider: Any) -> None:
-    """Have the process send its last spans as it ends, for at most END_SECONDS: the SDK waits half a minute for a collector that hangs."""
-    is_ending = threading.Event()
-
-    def shut_down() -> None:
-        is_ending.wait()
-        provider.shutdown()
-
-    # Started now: while the interpreter ends no thread can be.
-    sender = threading.Thread(target=shut_down, daemon=True, name="last-spans")
-    sender.start()
-
-    def end() -> None:
-        is_ending.set()
-        sender.join(END_SECONDS)
-
-    atexit.register(end)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.adapters.proxy_processes import ProxyProcesses, relay, until
+from tests.adapters.proxy_processes import ProxyProcesses, python_of, relay, until
+from tests.support.adapter_environments import environment_variables
 from tests.support.scripted_server import Asked, ScriptedServer
 from tests.support.span_collector import Collector
 
@@ -96,3 +99,37 @@ def test_calls_are_spans_of_the_agents_trace_without_a_word_of_model_or_server(
     guards = [one for one in everything if one["name"] == "sentinel.action.guard"]
     assert len(guards) == 3 and {one["parent"] for one in guards} <= {one["id"] for one in spans}
     assert not [one for one in (proxied.payment.encode(), b"words of", b"card_declined", b"500000") if one in sent]
+
+
+RECORDS_ONE = """
+from sentinel.client.transport import open_span
+from sentinel.mcp_proxy.spans import collect_spans
+collect_spans()
+with open_span("tools/list", "SERVER", {}): pass
+print("ends", flush=True)
+"""
+
+
+def end_with(endpoint: str) -> None:
+    """A process that records a span as the proxy does, and ends; raises where that takes longer than a supervisor would wait."""
+    env = {**environment_variables(), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+    command = [python_of("mcp_proxy"), "-c", RECORDS_ONE]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ends\n"
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+
+
+def test_the_proxy_ends_although_its_collector_does_not_answer() -> None:
+    """The finding: the SDK waits for it, up to half a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        end_with(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_the_last_spans_are_sent_as_the_proxy_ends() -> None:
+    with Collector().running() as collector:
+        assert isinstance(collector, Collector)
+        end_with(collector.url)
+        assert [one["name"] for one in collector.spans()] == ["tools/list"]
