@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _stop)
         options = _parser().parse_args(arguments)
-        given = json.loads(sys.stdin.read())
+        given = json.loads(sys.stdin.buffer.read())  # UTF-8, whatever encoding the environment names
         event = given["hook_event_name"]
         _say(_answer(options, given, event))
     except BaseException as error:
@@ -66,7 +66,7 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
 
     if event not in HOOKS:
         raise ValueError(f"hook_event_name is {event}: there is no hook for it")
-    facts = json.loads(options.facts.read_text()) if options.facts else None
+    facts = json.loads(options.facts.read_bytes()) if options.facts else None
     with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
         guard = ToolGuard(read_tool_table(options.tools), client, facts=facts, act_within_seconds=options.act_within)
         guard.async_client = _Blocking(client)  # type: ignore[assignment]

@@ -114,7 +114,7 @@ def read_facts(given: str) -> Facts:
         except (ImportError, AttributeError) as error:
             raise WrongOptions(f"--facts {given}: {error}") from error
         return found
-    facts: Any = json.loads(Path(given).read_text())
+    facts: Any = json.loads(Path(given).read_bytes())
     if not isinstance(facts, dict):
         raise WrongOptions(f"--facts {given}: must contain a JSON object")
     return facts

@@ -56,7 +56,9 @@ def hook(
             "url": authority.url, "key-file": str(tmp_path / "key"), "agent": "a", "tools": str(tmp_path / "tools.yaml"),
             "facts": str(tmp_path / "facts.json"), **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
-        monkeypatch.setattr("sys.stdin", io.StringIO(given if isinstance(given, str) else json.dumps(given)))
+        sent = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        # As with a locale of before UTF-8, e.g. de_DE.ISO-8859-1: the program writes UTF-8 all the same.
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sent.encode()), encoding="latin-1"))
         words = [part for name, value in options.items() for part in (f"--{name}", value)]
         (code,) = at_once([lambda: main(words)])  # in a thread: a browser that is open in this one has a loop running
         out, err = capsys.readouterr()
@@ -92,6 +94,12 @@ def test_a_permitted_tool_is_started_once_with_what_is_injected_and_reported(
     assert answer["hookSpecificOutput"]["updatedInput"]["request_key"] == operation.operation_id
     assert decision(hook(before())[1]) == "deny", "the same call again may have been executed"
     assert hook(after())[0] == 0 and operation.outcome == "success"
+
+
+def test_the_tool_runs_with_the_text_that_the_model_wrote_whatever_the_environments_encoding(hook: Any) -> None:
+    """The finding: with what is injected the program also got "ZoÃ«" for "Zoë", and ran the tool with it."""
+    changed = hook(before(reason="Zoë wants it"))[1]["hookSpecificOutput"]["updatedInput"]
+    assert changed["reason"] == "Zoë wants it"
 
 
 def test_an_approved_call_goes_on_although_its_facts_have_changed_but_not_when_they_are_worse(
