@@ -8,6 +8,7 @@ report the call is not sent again.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
@@ -96,6 +97,7 @@ class GuardedCalls:
         arguments = {name: value for name, value in (params.arguments or {}).items() if value is not None}
         asked = answer = None
         try:
+            _require_sendable(params.name, arguments)
             asked = await self._guard.call_of_async(params.name, arguments)
             if asked.question is None:
                 # Without `_meta`, which concerns the client's own connection.
@@ -259,6 +261,16 @@ class GuardedCalls:
         except Exception as error:
             # The call was made, so nothing is raised. Without a report the authority puts the operation in doubt.
             log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, why_not_reported(error))
+
+
+def _require_sendable(tool: str, arguments: dict[str, Any]) -> None:
+    """Raise `ToolRefused` for arguments that no request can hold, e.g. text that was cut within an emoji, which an agent's
+    JSON can escape: after the start the operation would be in doubt, although nothing was sent."""
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        why = "an argument cannot be sent as JSON: it contains half a character or a number that is none"
+        raise ToolRefused("malformed_argument", why) from None
 
 
 def _failure_of(result: Result) -> str | None:
