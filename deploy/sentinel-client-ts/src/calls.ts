@@ -217,7 +217,7 @@ function reportable(this: unknown, _name: string, value: unknown): unknown {
 /**
  * Refuses what JSON would change or leave out: the question would be about something else than the effect. A number that lost
  * digits when it was read, an object of a class (a Map, or one with private fields), which may come out empty, a function, which
- * would not be there, and a hole in an array, which would be null.
+ * would not be there, a hole in an array, which would be null, and what its own `toJSON` makes null or nothing (an invalid Date).
  */
 function exactly(this: unknown, name: string, value: unknown): unknown {
   const number = typeof value === "bigint" ? Number(value) : value;
@@ -225,8 +225,11 @@ function exactly(this: unknown, name: string, value: unknown): unknown {
     throw new TypeError(`${name} is not an exact number: give it as text`);
   }
   const isHole = value === undefined && Array.isArray(this);
-  if (isHole || isForeign(value) || typeof value === "function" || typeof value === "symbol") {
-    throw new TypeError(`${name} cannot be sent as JSON: it is ${isHole ? "a hole" : Object.prototype.toString.call(value)}, nothing plain`);
+  const held = (this as Record<string, unknown>)[name];
+  const isLost = (value === undefined || value === null) && value !== held;
+  if (isHole || isLost || isForeign(value) || typeof value === "function" || typeof value === "symbol") {
+    const form = isHole ? "a hole" : Object.prototype.toString.call(held);
+    throw new TypeError(`${name} cannot be sent as JSON: it is ${form}, nothing plain`);
   }
   return number;
 }

@@ -41,7 +41,7 @@ await tried("not a number", asking, gift(NaN, "nan"));
 await tried("a big integer", asking, gift(10n, "big"));
 said["asked as its number"] = (await asking.guard({ action: "gift_card.issue", ...gift("10", "big") }).then((one) => one.status, (error) => error.name));
 class Secretive { #amount = 1; get amount() { return this.#amount } }
-for (const [what, value] of Object.entries({ secretive: new Secretive(), getter: Object.create({ get amount() { return 1 } }), huge: 2n ** 60n, map: new Map([[1, 2]]), set: new Set([1]), code: () => 1, tag: Symbol("x") })) {
+for (const [what, value] of Object.entries({ secretive: new Secretive(), getter: Object.create({ get amount() { return 1 } }), huge: 2n ** 60n, map: new Map([[1, 2]]), set: new Set([1]), code: () => 1, tag: Symbol("x"), date: new Date(NaN), nobody: { toJSON() {} } })) {
   const odd = await tried(`a ${what}`, asking, { ...gift("10.00", what), params: { ...gift("10.00").params, [what]: value } });
   said[`a ${what}`] += odd.message.startsWith(`${what} `) ? ", named" : `: ${odd.message}`;
 }
@@ -69,7 +69,7 @@ def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_repor
         "allowed": "allowed 36", "repeated": "AlreadyStarted", "repeated was a": "success", "another": "KeyConflict", "denied": "ActionDenied",
         "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
         "not a number": "TypeError", "a big integer": "done", "asked as its number": "completed",
-        **{f"a {what}": "TypeError, named" for what in ("secretive", "getter", "huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",
+        **{f"a {what}": "TypeError, named" for what in ("secretive", "getter", "huge", "map", "set", "code", "tag", "date", "nobody")}, "check": "ALLOW", "heartbeat": "OK",
         **dict.fromkeys(("stream", "generator", "returned stream", "returned generator", "hole", "nothing"), "TypeError"), "plain": "done",
     }  # fmt: skip
     assert found["called"] == {
