@@ -22,6 +22,7 @@ from sentinel.client.transport import (
     Endpoint,
     HttpResponse,
     RawResponse,
+    connect_seconds,
     describe,
     numeric_addresses,
     parse_response,
@@ -34,10 +35,10 @@ _Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Attempt:
-    """One request, and whether it may have been sent."""
+    """One request, by when it must be answered (monotonic seconds), and whether it may have been sent."""
 
-    def __init__(self, request: bytes) -> None:
-        self.request, self.is_sent = request, False
+    def __init__(self, request: bytes, deadline: float) -> None:
+        self.request, self.deadline, self.is_sent = request, deadline, False
 
 
 class AsyncTransport:
@@ -52,7 +53,7 @@ class AsyncTransport:
 
     async def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request and return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
-        attempt = _Attempt(self._endpoint.request(method, path, body))
+        attempt = _Attempt(self._endpoint.request(method, path, body), deadline)
         try:
             return await _within(max(deadline - time.monotonic(), 0.001), self._exchange(attempt))
         except asyncio.TimeoutError as error:  # noqa: UP041 - another class than TimeoutError on Python 3.10
@@ -79,7 +80,7 @@ class AsyncTransport:
             pool = await self._pool()
             kept = pool.take()
             try:
-                link = kept or await self._connect()
+                link = kept or await self._connect(attempt.deadline)
             except Unreachable as error:
                 error.may_have_arrived |= was_sent
                 raise
@@ -114,9 +115,9 @@ class AsyncTransport:
             await pool.open()
         return pool
 
-    async def _connect(self) -> _Link:
+    async def _connect(self, deadline: float) -> _Link:
         try:
-            link = await _dial(self._endpoint)
+            link = await _dial(self._endpoint, deadline)
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
         if self._closed:  # the client was closed while this connection was made
@@ -125,15 +126,17 @@ class AsyncTransport:
         return link
 
 
-async def _dial(endpoint: Endpoint) -> _Link:
-    failed: OSError | None = None
+async def _dial(endpoint: Endpoint, deadline: float) -> _Link:
     name = endpoint.host if endpoint.tls else None
-    for *_, address in await _look_up(endpoint.host, endpoint.port):
-        try:
-            return await asyncio.open_connection(address[0], address[1], ssl=endpoint.tls, server_hostname=name)
-        except OSError as error:
-            failed = error
-    raise failed or OSError("the name has no address")
+    addresses = await _look_up(endpoint.host, endpoint.port)
+    for place, (*_, address) in enumerate(addresses):
+        opening = asyncio.open_connection(address[0], address[1], ssl=endpoint.tls, server_hostname=name)
+        if place == len(addresses) - 1:
+            return await opening  # within the call's own time
+        left = max(deadline - time.monotonic(), 0.001)
+        with suppress(OSError, asyncio.TimeoutError):  # two classes on Python 3.10
+            return await _within(connect_seconds(left, len(addresses) - place), opening)
+    raise OSError("the name has no address")
 
 
 async def _look_up(host: str, port: int) -> list[Any]:

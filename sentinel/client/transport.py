@@ -33,6 +33,7 @@ Parsing = Generator[None, bytes, T]
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 32 << 10
 MAX_RESPONSE_BYTES = 1 << 20
+_LEAST_CONNECT_SECONDS = 1.0
 _MOST_INTERIM = 5
 _CHUNK_LINE = 64
 
@@ -148,15 +149,18 @@ class Transport:
 
     def _dial(self, deadline: float) -> socket.socket:
         failed: OSError | None = None
-        for family, kind, protocol, _, address in look_up(self._endpoint.host, self._endpoint.port, deadline):
-            if failed is not None and time.monotonic() >= deadline:
+        addresses = look_up(self._endpoint.host, self._endpoint.port, deadline)
+        for place, (family, kind, protocol, _, address) in enumerate(addresses):
+            left = deadline - time.monotonic()
+            if failed is not None and left <= 0:
                 raise TimeoutError("the deadline is over") from failed
+            until = time.monotonic() + connect_seconds(left, len(addresses) - place)
             link = socket.socket(family, kind, protocol)
             try:
-                _limit(link, deadline)
+                _limit(link, until)
                 link.connect(address)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return self._secured(link, deadline)
+                return self._secured(link, until)
             except OSError as error:
                 link.close()
                 failed = error
@@ -172,6 +176,12 @@ class Transport:
 def _limit(link: socket.socket, deadline: float) -> None:
     """Set the timeout of the socket's next operation to what is left until `deadline` (monotonic seconds)."""
     link.settimeout(max(deadline - time.monotonic(), 0.001))
+
+
+def connect_seconds(left: float, addresses: int) -> float:
+    """Return how long to try the next of so many addresses: its part of the seconds left, but a second if there is one, so
+    that one whose machine is gone does not keep a call from the others."""
+    return max(left / addresses, min(left, _LEAST_CONNECT_SECONDS))
 
 
 def numeric_addresses(host: str, port: int) -> list[Any] | None:

@@ -278,6 +278,29 @@ def test_who_got_no_connection_in_time_has_sent_nothing(
     assert (late.value.kind, late.value.may_have_arrived) == (NoAnswerKind.TIMEOUT, False)
 
 
+def test_an_address_whose_machine_is_gone_does_not_keep_a_call_from_the_next(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, port = asyncio.open_connection, int(authority.url.rpartition(":")[2])
+
+    async def two(host: str, port: int) -> list[Any]:
+        return [(0, 0, 0, "", (host, port)) for host in ("192.0.2.1", "127.0.0.1")]
+
+    async def only_the_second(host: str, *rest: Any, **options: Any) -> Any:
+        if host == "192.0.2.1":
+            await asyncio.Event().wait()
+        return await connect(host, *rest, **options)
+
+    monkeypatch.setattr(async_transport, "_look_up", two)
+    monkeypatch.setattr(asyncio, "open_connection", only_the_second)
+
+    async def use() -> str:
+        async with AsyncClient(f"http://authority.test:{port}", "key", agent_id="a", timeout_seconds=6) as client:
+            return await client.heartbeat()
+
+    assert on_a_loop(use()) == "OK"
+
+
 def test_a_name_is_looked_up_while_all_of_the_loops_threads_are_taken(authority: FakeAuthority) -> None:
     """The finding: while an agent's tools held the loop's threads, what came of another one could not be reported in time."""
 

@@ -210,7 +210,8 @@ def test_a_handshake_has_what_the_connection_left_of_a_calls_time(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("seconds", "refuses", "tried"), [((9.0, 0.0), False, 1), ((2.0, 2.0, 2.0, 2.0), True, 3), ((1.0, 1.0), True, 2)]
+    ("seconds", "refuses", "tried"),
+    [((9.0, 9.0), False, 2), ((2.0, 2.0, 2.0, 2.0), True, 4), ((1.0, 1.0), True, 2), ((9.0,) * 8, False, 5)],
 )
 def test_no_further_address_is_tried_once_a_calls_time_is_over(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], refuses: bool, tried: int
@@ -220,3 +221,16 @@ def test_no_further_address_is_tried_once_a_calls_time_is_over(
         Transport("http://authority.test", headers={}).exchange("GET", "/", None, network.now + 5)
     assert network.tried == tried
     assert silent.value.kind is (NoAnswerKind.REFUSED if sum(seconds) < 5 else NoAnswerKind.TIMEOUT)
+    assert network.now == pytest.approx(100.0 + min(sum(seconds), 5))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "connected_at"), [((9.0, 0.0), 2.5), ((9.0, 9.0, 0.5), 3.83), ((9.0,) * 4 + (0.9,), 4.9)]
+)
+def test_an_address_whose_machine_is_gone_does_not_keep_a_call_from_the_next(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], connected_at: float
+) -> None:
+    """The finding: of two authorities under one name, the first one's silence took the whole time of every call."""
+    network = SlowNetwork(monkeypatch, *seconds)
+    Transport("http://authority.test", headers={})._dial(network.now + 5)
+    assert network.now - 100 == pytest.approx(connected_at, abs=0.01)
