@@ -54,6 +54,7 @@ def _rebuilt(kind: type[ClientError], args: tuple[Any, ...]) -> ClientError:
     return kind.__new__(kind, *args)
 
 
+_KEY_REFUSED = 401
 _NOTHING_DONE = (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
 
 
@@ -86,12 +87,14 @@ class Rejected(ClientError):
     """The authority refused the request (a 4xx problem document, RFC 9457). Repeating it unchanged is no use.
 
     `code` is the last part of the problem's type, e.g. "permit-expired". `may_have_arrived`: whether an earlier attempt
-    of the same call, which got no answer, may have been processed.
+    of the same call, which got no answer, may have been processed. Not final with the status 401: the client's key is
+    refused, e.g. expired, and nothing is said about the call.
     """
 
     def __init__(self, *, status: int, type: str, title: str, detail: str) -> None:
         super().__init__(f"{status} {title}: {detail}" if title else f"{status} {detail}")
         self.may_have_arrived = False
+        self.is_final = status != _KEY_REFUSED
         self.status = status
         self.type = type
         self.title = title

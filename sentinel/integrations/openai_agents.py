@@ -100,7 +100,7 @@ async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[s
     """Approve the interruptions of protected tools whose approval is decided, either way; return the ids that still wait.
 
     A rejected call is continued too: the authority refuses it again, and the model is told why. Interruptions of other
-    tools are left to the program. Raises `Unreachable`, or `ToolRefused` (facts unreadable); then none is approved.
+    tools are left to the program. Raises what is an outage (`refusals.is_outage`), e.g. `Unreachable`; then none is approved.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
     wanted = [await guard.approval_pending(item.name or "", lenient_arguments(item.arguments)) for item in ours]

@@ -36,12 +36,12 @@ def refusal_details(error: ClientError) -> dict[str, Any]:
 
 
 def is_outage(error: ClientError) -> bool:
-    """Whether the call's state is unknown: the authority gave no answer, or facts could not be read. A call that waits
-    for a person then keeps waiting.
+    """Whether the call's state is unknown: the authority gave no answer or refused the program's key (401), or facts could
+    not be read. A call that waits for a person then keeps waiting.
 
     A halt is no outage: it is an answer, and the model is told.
     """
-    return isinstance(error, Unreachable) or (isinstance(error, ToolRefused) and not error.is_final)
+    return isinstance(error, (Unreachable, Rejected, ToolRefused)) and not error.is_final
 
 
 def refusal_message(error: ClientError) -> str:

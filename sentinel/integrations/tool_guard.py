@@ -205,8 +205,8 @@ class ToolGuard:
             return None
 
     async def approval_pending(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """Do the same as `approval_wanted`, but raise for an outage (`Unreachable`, facts that cannot be read): then
-        nobody knows whether the call waits for a person."""
+        """Do the same as `approval_wanted`, but raise for an outage (`is_outage`): then nobody knows whether the call waits
+        for a person."""
         try:
             asked = await self.call_of_async(tool, arguments)
             answer = None if asked.question is None else await self.answer_to(asked)

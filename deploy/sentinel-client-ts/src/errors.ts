@@ -44,9 +44,10 @@ export interface ProblemDocument {
   readonly detail: string;
 }
 
-/** The authority refused the request. Repeating it unchanged is no use. */
+/** The authority refused the request. Repeating it unchanged is no use. Not final: it refused the client's key (401), and said nothing of the call. */
 export class Rejected extends ClientError {
   override readonly name: string = "Rejected";
+  override readonly isFinal: boolean;
   readonly status: number;
   readonly type: string;
   readonly title: string;
@@ -58,6 +59,7 @@ export class Rejected extends ClientError {
     super(problem.title ? `${problem.status} ${problem.title}: ${problem.detail}` : `${problem.status} ${problem.detail}`);
     ({ status: this.status, type: this.type, title: this.title, detail: this.detail } = problem);
     this.code = codeOf(problem.type);
+    this.isFinal = problem.status !== 401;
   }
 }
 

@@ -281,6 +281,7 @@ FINAL = 'said["is final"] = (await tried("refused", client(), refund("k"))).isFi
     [
         ("already-started", 409, "AlreadyStarted", True), ("permit-expired", 410, "ActionExpired", False),
         ("permit-refused", 403, "ActionDenied", False), ("resolved-not-executed", 409, "ActionDenied", True), ("no", 400, "Rejected", True),
+        ("unauthenticated", 401, "Rejected", False),
     ],
 )  # fmt: skip
 def test_a_refused_start_says_why_and_the_effect_is_not_called(

@@ -31,6 +31,7 @@ from sentinel.client import (
 )
 from sentinel.integrations import ToolGuard, current_operation, guarded_tool, refusal_details, refusal_message
 from sentinel.integrations.mcp_errors import is_mcp_error
+from sentinel.integrations.refusals import is_outage
 from sentinel.integrations.tool_guard import Ran, Refused
 from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
@@ -659,6 +660,20 @@ def test_a_permit_that_cannot_be_used_any_more_is_no_refusal_for_good(
     assert isinstance(refused, Refused)
     told = refusal_details(refused.error)
     assert (told["reason_code"], told["retry"]) == (reason, retry) and "nobody decided" not in told["reason"]
+
+
+@pytest.mark.parametrize(("status", "retry"), [(401, "later"), (403, "never")])
+def test_a_key_that_is_refused_says_nothing_of_the_call(
+    guard: ToolGuard, authority: FakeAuthority, status: int, retry: str
+) -> None:
+    def refuses(exchange: Exchange) -> bool:
+        exchange.problem(status, "refused")
+        return True
+
+    authority.misbehave = refuses
+    refused = attempt_either_way("threads", guard, "pay", [])
+    assert isinstance(refused, Refused) and refusal_details(refused.error)["retry"] == retry
+    assert is_outage(refused.error) is (status == 401)
 
 
 def test_what_nobody_decided_in_time_is_refused_for_good() -> None:
