@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
+from pydantic_core import to_json
 
 from sentinel.client import ClientError, GuardAnswer, Headroom, Rejected, Unreachable
 from sentinel.client.guarded import (
@@ -267,9 +268,10 @@ def _require_sendable(tool: str, arguments: dict[str, Any]) -> None:
     """Raise `ToolRefused` for arguments that no request can hold, e.g. text that was cut within an emoji, which an agent's
     JSON can escape: after the start the operation would be in doubt, although nothing was sent."""
     try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(arguments, allow_nan=False)
+        to_json([[[[arguments]]]])  # as the SDK will, and as deep as within its request
     except (TypeError, ValueError, RecursionError):
-        why = "an argument cannot be sent as JSON: it contains half a character or a number that is none"
+        why = "an argument cannot be sent as JSON: it contains half a character, a number that is none, or is nested too deeply"
         raise ToolRefused("malformed_argument", why) from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.adapters.proxy_processes import ProxyProcesses
@@ -10,7 +12,12 @@ from tests.adapters.test_mcp_proxy_spans import META, asked
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 
 
-@pytest.mark.parametrize("reason", ["Sorry \ud83d", float("nan"), {"said": ["\udc00"]}], ids=ascii)
+DEEP = json.loads('{"a":' * 300 + "1" + "}" * 300)
+
+
+@pytest.mark.parametrize(
+    "reason", ["Sorry \ud83d", float("nan"), {"said": ["\udc00"]}, DEEP], ids=["cut", "nan", "within", "deep"]
+)
 @pytest.mark.parametrize("tool", ["create_refund", "look_up"])
 def test_what_cannot_be_sent_is_refused_before_the_start(proxied: ProxyProcesses, tool: str, reason: object) -> None:
     """The finding: a text that its program had cut within an emoji left the operation started, in doubt and never sent."""
