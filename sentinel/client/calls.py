@@ -198,6 +198,8 @@ def _sendable(result: Any) -> Any:
         written = _encode_report(result)
     except RecursionError:
         return {"omitted": "nested too deeply"}
+    except Exception:  # e.g. of the `__str__` of an object of the effect's database session, which is over
+        return {"omitted": "no form as text"}
     if len(written) <= _MOST_RESULT_BYTES and _is_flat(written):
         return result
     from hashlib import sha256

@@ -84,6 +84,13 @@ def endless() -> Any:
     return result
 
 
+class Detached:
+    """As an object of a database session that is over: what it would print can be read no more."""
+
+    def __str__(self) -> str:
+        raise LookupError("the session is closed")
+
+
 @pytest.mark.parametrize(
     ("result", "said"),
     [
@@ -95,9 +102,11 @@ def endless() -> Any:
         (endless(), {"omitted": "nested too deeply"}),
         ("x" * 32_766, "x" * 32_766),
         ("x" * 32_767, {"omitted": "too large", "bytes": 32_769}),
+        ({"order": Detached()}, {"omitted": "no form as text"}),
+        ({"number": 10**5_000}, {"omitted": "no form as text"}),
     ],
     ids=["as deep as may be", "brackets in texts", "too deep", "deeper than orjson writes", "deeper than Python goes",
-         "within itself", "as long as may be", "too long"],
+         "within itself", "as long as may be", "too long", "cannot be printed", "a number of too many digits"],
 )  # fmt: skip
 def test_a_result_that_the_authority_would_refuse_is_sent_as_its_size_and_digest(result: Any, said: Any) -> None:
     call = report_call({"idempotency_key": "k", "action": "a", "outcome": "success", "result": result}, "agent")
