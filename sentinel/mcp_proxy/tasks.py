@@ -38,7 +38,7 @@ _LONGEST_ID = 6_000
 """In characters: a client may send the id in a header."""
 _QUICK_SECONDS = 1.0
 _MOST_CANCELLED = 100_000
-"""About ten megabytes of memory."""
+"""Of all agents together; about ten megabytes of memory."""
 
 
 class TaskParams(types.RequestParams):
@@ -98,7 +98,7 @@ class Tasks:
     def __init__(self, calls: GuardedCalls, ids: TaskIds) -> None:
         self._calls, self._ids = calls, ids
         self._runs: dict[str, _Run] = {}
-        self._cancelled: set[bytes] = set()
+        self._cancelled: dict[str, set[bytes]] = {}
 
     def create(self, agent: str, params: types.CallToolRequestParams, refused: CallRefused) -> dict[str, Any] | None:
         """Return the task that answers a call waiting for a person; None where its arguments do not fit into a task id."""
@@ -112,18 +112,18 @@ class Tasks:
         """Return the task's state, and make its call where that is permitted now. Raises `MCPError` where the agent has no such task."""
         call = self._own(agent, task_id)
         kept = self._runs.get(task_id)
-        if kept is None and not self._is_cancelled(task_id):
+        if kept is None and not self._is_cancelled(agent, task_id):
             params = types.CallToolRequestParams(name=call.tool, arguments=call.arguments)
             try:
                 permitted = await self._calls.ask(agent, params)
             except CallRefused as refused:
-                if self._is_cancelled(task_id):
+                if self._is_cancelled(agent, task_id):
                     return _task(task_id, call.since, "cancelled")
                 return _refused(task_id, call.since, refused)
             # Meanwhile another poll of this task may have begun the call, or the client may have cancelled the task.
             kept = self._runs.get(task_id)
-            if kept is None and not self._is_cancelled(task_id):
-                kept = self._begin(task_id, permitted)
+            if kept is None and not self._is_cancelled(agent, task_id):
+                kept = self._begin(agent, task_id, permitted)
         if kept is None:
             return _task(task_id, call.since, "cancelled")
         await asyncio.wait((kept.run,), timeout=_QUICK_SECONDS)
@@ -132,20 +132,27 @@ class Tasks:
     def cancel(self, agent: str, task_id: str) -> None:
         """Cancel a task: its call is not made, unless it was started already.
 
-        Raises `MCPError` for an unknown task, and where no more cancellations can be remembered. The approval stays
-        until it is decided or expires, because an agent may not withdraw it.
+        Raises `MCPError` for an unknown task, and where no more cancellations of this agent can be remembered: it may
+        have as many as are left, so that no agent takes the room of all others. The approval stays until it is decided
+        or expires, because an agent may not withdraw it.
         """
         self._own(agent, task_id)
         kept = self._runs.get(task_id)
         if kept is not None:
             kept.is_given_up = True
             return
-        if len(self._cancelled) >= _MOST_CANCELLED:
+        if self._is_cancelled(agent, task_id):
+            return
+        left = _MOST_CANCELLED - sum(map(len, self._cancelled.values()))
+        if len(self._cancelled.get(agent, ())) >= left:
             raise MCPError(code=types.INTERNAL_ERROR, message="Too many cancelled tasks; this task is not cancelled")
-        self._cancelled.add(_mark(task_id))
+        self._remember_cancelled(agent, task_id)
 
-    def _is_cancelled(self, task_id: str) -> bool:
-        return _mark(task_id) in self._cancelled
+    def _is_cancelled(self, agent: str, task_id: str) -> bool:
+        return _mark(task_id) in self._cancelled.get(agent, ())
+
+    def _remember_cancelled(self, agent: str, task_id: str) -> None:
+        self._cancelled.setdefault(agent, set()).add(_mark(task_id))
 
     def _own(self, agent: str, task_id: str) -> WaitingCall:
         call = self._ids.open(task_id)
@@ -153,24 +160,24 @@ class Tasks:
             raise MCPError(code=types.INVALID_PARAMS, message="Task not found")
         return call
 
-    def _begin(self, task_id: str, permitted: PermittedCall) -> _Run:
+    def _begin(self, agent: str, task_id: str, permitted: PermittedCall) -> _Run:
         now = time.monotonic()
         for old in [one for one, kept in self._runs.items() if kept.noted + _KEPT_SECONDS < now and kept.run.done()]:
             del self._runs[old]
         kept = self._runs[task_id] = _Run()
         kept.run = self._calls.begin(permitted, lambda: not kept.is_given_up)
         # Added before anything awaits the run: callbacks run in order, so a waiter finds a refused run forgotten.
-        kept.run.add_done_callback(partial(self._ended, task_id, kept))
+        kept.run.add_done_callback(partial(self._ended, agent, task_id, kept))
         return kept
 
-    def _ended(self, task_id: str, kept: _Run, run: asyncio.Task[Result]) -> None:
+    def _ended(self, agent: str, task_id: str, kept: _Run, run: asyncio.Task[Result]) -> None:
         """Forget a run that was refused before anything was sent, so that the next poll asks again unless the task was cancelled."""
         if run.cancelled() or not isinstance(run.exception(), CallRefused):
             return
         if self._runs.get(task_id) is kept:
             del self._runs[task_id]
         if kept.is_given_up:
-            self._cancelled.add(_mark(task_id))
+            self._remember_cancelled(agent, task_id)
 
 
 def _mark(task_id: str) -> bytes:

@@ -88,9 +88,9 @@ class Polls:
         self._ids = tasks.TaskIds("key", server="local")
         self.tasks = tasks.Tasks(self.calls, self._ids)
 
-    def id_of(self, tool: str) -> str:
+    def id_of(self, tool: str, agent: str = AGENT) -> str:
         """A task's id."""
-        made = self._ids.seal(tasks.WaitingCall(AGENT, tool, {}, "2026-01-01T00:00:00.000Z"))
+        made = self._ids.seal(tasks.WaitingCall(agent, tool, {}, "2026-01-01T00:00:00.000Z"))
         assert made is not None
         return made
 
@@ -141,6 +141,22 @@ async def refused(polls: Polls) -> Any:
     return [*told, *gone]
 
 
+def crowded() -> list[Any]:
+    """How many tasks each agent may cancel, one after the other, where eight cancellations are remembered; the last twice."""
+    polls, told = Polls(), list[Any]()
+    tasks._MOST_CANCELLED = 8
+    for agent in ("greedy", "second", "third"):
+        number = 0
+        try:
+            while True:
+                polls.tasks.cancel(agent, last := polls.id_of(f"t{number}", agent))
+                polls.tasks.cancel(agent, last)
+                number += 1
+        except tasks.MCPError:
+            told.append(number)
+    return told
+
+
 async def main() -> None:
     """Prints one JSON object."""
     polls = Polls()
@@ -161,6 +177,7 @@ async def main() -> None:
     calls.is_guarded = True
     sent = polls.id_of("sent")
     found["cancelled after it was sent"] = await polls.meanwhile(sent, polls=2, held=calls.answering, cancels=True)
+    found["crowded"] = crowded()
     tasks._MOST_CANCELLED = 0
     full = polls.id_of("full")
     try:
