@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sentinel.integrations.tool_guard import Facts
 from sentinel.mcp_proxy.access_rules import AccessRules, read_access_rules
@@ -55,6 +56,11 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     given = parser().parse_args(arguments)
     if bool(given.upstream_url) == bool(given.upstream_command):
         raise WrongOptions("give either --upstream-url or --upstream-command")
+    command = shlex.split(given.upstream_command or "")
+    if given.upstream_command and not command:
+        raise WrongOptions("--upstream-command: must name a program")
+    if given.upstream_url and not _is_address(given.upstream_url):
+        raise WrongOptions("--upstream-url: must be an address like https://host/mcp")
     if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # refuses nan too
         raise WrongOptions(
             f"--timeout {given.timeout:g}: must be more than 0 and at most {LONGEST_CALL_SECONDS} seconds"
@@ -76,7 +82,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         _refuse_header_injections(table, given.server)
     return Options(
         authority=given.url, key=Path(given.key_file).read_text().strip(), table=table, server=given.server,
-        upstream_url=given.upstream_url, upstream_command=shlex.split(given.upstream_command or ""),
+        upstream_url=given.upstream_url, upstream_command=command,
         credential=Path(given.credential_file).read_text().strip() if given.credential_file else None,
         credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
@@ -207,6 +213,11 @@ def parser() -> argparse.ArgumentParser:
                 metavar=option.placeholder,
             )  # fmt: skip
     return made
+
+
+def _is_address(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _address(text: str) -> tuple[str, int]:

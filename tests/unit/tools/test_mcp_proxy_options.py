@@ -43,6 +43,18 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
         options(tmp_path, "--facts", str(file))
 
 
+@pytest.mark.parametrize("url", ["mcp.example.com", "mcp.example.com:443/mcp", "ftp://mcp.example.com", "https:///mcp"])
+def test_a_server_whose_address_is_none_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
+    """The finding: with the scheme forgotten, the proxy started, and each call was told that the server cannot be reached."""
+    with pytest.raises(WrongOptions, match="--upstream-url: must be an address"):
+        options(tmp_path, "--upstream-url", url)
+
+
+def test_a_blank_command_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(WrongOptions, match="--upstream-command: must name a program"):
+        options(tmp_path, "--upstream-url", "", "--upstream-command", " ")
+
+
 @pytest.mark.parametrize("number", ["0", "-1", "1001"])
 def test_one_address_has_at_least_one_connection_and_at_most_all(tmp_path: Path, number: str) -> None:
     with pytest.raises(WrongOptions, match="--connections-per-address .* 1 to 1000"):
