@@ -141,7 +141,7 @@ async def refused(polls: Polls) -> Any:
     return [*told, *gone]
 
 
-def crowded() -> list[Any]:
+def shared_room() -> list[Any]:
     """How many tasks each agent may cancel, one after the other, where eight cancellations are remembered; the last twice."""
     polls, told = Polls(), list[Any]()
     tasks._MOST_CANCELLED = 8
@@ -177,7 +177,7 @@ async def main() -> None:
     calls.is_guarded = True
     sent = polls.id_of("sent")
     found["cancelled after it was sent"] = await polls.meanwhile(sent, polls=2, held=calls.answering, cancels=True)
-    found["crowded"] = crowded()
+    found["shared room"] = shared_room()
     tasks._MOST_CANCELLED = 0
     full = polls.id_of("full")
     try:

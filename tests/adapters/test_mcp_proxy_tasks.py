@@ -18,7 +18,7 @@ def test_a_cancelled_task_stays_so_and_polls_at_once_agree() -> None:
         "cancelled before it was sent, connecting": ["cancelled", "cancelled"],
         "cancelled before it was sent, unguarded": ["cancelled", "cancelled"],
         "cancelled after it was sent": ["completed", "completed"],
-        "crowded": [4, 2, 1],
+        "shared room": [4, 2, 1],
         "one too many": ["Too many cancelled tasks; this task is not cancelled", "completed"],
         "started": ["other", "third", "waits", "sent", "full"],
         "calls": ["other", "third", "waits", "sent", "full"],
