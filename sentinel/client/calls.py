@@ -62,10 +62,11 @@ def _reportable(value: Any) -> Any:
 
 
 def _refuse_not_finite(value: Any) -> None:
+    value = getattr(value, "_value_", value)  # of an enum, which orjson writes as its value
     if isinstance(value, float) and value - value != 0:
         raise ValueError(f"{value!r} cannot be sent as JSON")
     fields = getattr(value, "__dataclass_fields__", None)
-    members = value.values() if isinstance(value, dict) else [getattr(value, name) for name in fields or ()]
+    members = value.values() if isinstance(value, dict) else [getattr(value, name, None) for name in fields or ()]
     for member in value if isinstance(value, (list, tuple)) else members:
         _refuse_not_finite(member)
 

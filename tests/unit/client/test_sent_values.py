@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -43,6 +44,17 @@ class Limits:
     """What orjson writes as an object."""
 
     most: float
+    scale: InitVar[int] = field(kw_only=True)
+
+    def __post_init__(self, scale: int) -> None:
+        self.most *= scale
+
+
+class Rate(Enum):
+    """Values of which one is no number of JSON."""
+
+    USUAL = 1.5
+    UNBOUNDED = float("inf")
 
 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"a": [1, None, (one,)]}], ids=["alone", "nested"])
@@ -53,9 +65,11 @@ def test_a_float_that_is_no_number_is_not_sent_as_null(number: float, wrap: Any)
 
 
 def test_nor_one_in_what_only_orjson_writes() -> None:
-    assert sent(Limits(1.5)) == {"most": 1.5}
-    with pytest.raises(ValueError):
-        sent(Limits(float("inf")))
+    assert sent([Limits(1.5, scale=2), None]) == [{"most": 3.0}, None]
+    assert sent([Rate.USUAL, None]) == [1.5, None]
+    for unbounded in (Limits(float("inf"), scale=2), Rate.UNBOUNDED, [Rate.UNBOUNDED]):
+        with pytest.raises(ValueError):
+            sent(unbounded)
 
 
 def test_null_is_sent_as_null() -> None:
