@@ -23,6 +23,7 @@ from sentinel.store.database import Pool
 REMEMBERED_SECONDS = 2.0
 _NO_SUCH_ROUTE = (404, 405)
 """Statuses that an authority never gives for this route."""
+_GUARD_SCOPE = "guard"
 _LABEL = "select refunds.tenant_label(%(tenant_id)s)"
 
 
@@ -37,6 +38,8 @@ class KeyFaultKind(StrEnum):
     """The authority refuses the key, perhaps only for now."""
     ANOTHERS = "anothers"
     """The key belongs to another tenant or agent: another key is needed."""
+    NO_GUARD = "no_guard"
+    """The key lacks the scope `guard`, without which nothing is ever decided: another key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class KeyFault:
     @property
     def is_from_authority(self) -> bool:
         """Whether an authority answered and reported the fault."""
-        return self.kind in (KeyFaultKind.REFUSED, KeyFaultKind.ANOTHERS)
+        return self.kind not in (KeyFaultKind.SILENCE, KeyFaultKind.NO_AUTHORITY)
 
 
 class KeyCheck:
@@ -98,6 +101,9 @@ class KeyCheck:
             said = f'the key belongs to tenant "{holder.tenant}", this is tenant "{self._tenant()}"'
         elif holder.agent_id not in (None, self._agent_id):
             said = f'the key is bound to agent "{holder.agent_id}", this is agent "{self._agent_id}"'
+        elif holder.scopes and _GUARD_SCOPE not in holder.scopes:
+            said = f'the key lacks the scope "{_GUARD_SCOPE}", without which nothing is decided; create another key'
+            return KeyFault(KeyFaultKind.NO_GUARD, f"{self._variable}: {said}")
         else:
             return None
         return KeyFault(KeyFaultKind.ANOTHERS, f"{self._variable}: {said}")

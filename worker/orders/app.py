@@ -105,7 +105,7 @@ def _readiness_of(store: OrderStore, key: KeyCheck) -> Readiness:
     def checks() -> dict[str, bool]:
         fault = key.fault()
         # An unreachable authority keeps the intake ready: orders are accepted and decided later. With a key that the
-        # authority refuses, or another program at its address, no order would ever be decided.
+        # authority refuses or that may not ask, or another program at its address, no order would ever be decided.
         key_is_ours = fault is None or fault.kind is KeyFaultKind.SILENCE
         return {**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours}
 

@@ -41,6 +41,9 @@ def revoked(orders: OrderFixtures) -> str:
 WRONG: dict[str, Callable[[OrderFixtures], str]] = {
     "of another agent": lambda orders: orders.fixtures.new_key(agent_id="retail-refund-agent"),
     "of another tenant": lambda orders: add_tenant(orders.fixtures.url, unique("other").replace("_", "-"))[1],
+    "that may not ask for decisions": lambda orders: orders.fixtures.new_key(
+        agent_id="order-review", scopes=("check", "report", "approvals:read")
+    ),
     "that was revoked": revoked,
     "that nobody knows": lambda orders: "snt_live_nobody_knows_this_one_at_all_0123",
 }
