@@ -247,7 +247,8 @@ class OrderSteps(OrderTaking):
         self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
         answer = self._perform(work, EffectKind.HOLD, tried)
         self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
-        self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
+        row = hold_row(work, answer, tried.times, random.random(), self.under_way_seconds)
+        self.store.settle_hold(work, row)
 
     def _hold_now(self, run: OrderRun) -> None:
         try:

@@ -207,8 +207,14 @@ def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> di
     return _alert("shop_late", summary, work, why) | {"occasion": verb, "each_time": True}
 
 
-def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float) -> dict[str, Any]:
-    """The row that stores an attempt of a hold, which is repeated until the shop has the hold or turns out to have shipped."""
+def hold_row(
+    work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float, under_way_seconds: float
+) -> dict[str, Any]:
+    """The row that stores an attempt of a hold, which is repeated until the shop has the hold or turns out to have shipped.
+
+    The next attempt is at least `under_way_seconds` later: before that it would only look, and each attempt that is
+    recorded begins this time anew, so that the shop would not be asked again.
+    """
     if isinstance(answer, Settled):
         return {"state": "done", "reference": answer.reference[:200]}
     why = answer.reason if isinstance(answer, EffectRefused) else answer.detail
@@ -216,7 +222,8 @@ def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread
         return {"state": "refused", "error": why, "alert": refused_alert(work, "hold", why)}
     refused = refused_alert(work, "hold", why) if isinstance(answer, EffectRefused) else None
     return {
-        "state": "intended", "pause_seconds": pause_seconds(tries_before, spread), "error": why[:500],
+        "state": "intended", "error": why[:500],
+        "pause_seconds": max(pause_seconds(tries_before, spread), under_way_seconds),
         "alert": refused or late_alert(work, "hold", tries_before, why),
     }  # fmt: skip
 

@@ -191,6 +191,30 @@ def test_a_hold_that_the_shop_does_not_take_is_tried_until_it_does(fixtures: Fix
     orders.close()
 
 
+def test_a_hold_that_got_no_answer_is_sent_again_once_it_cannot_be_under_way_any_more(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: it was looked at within that time, which then began anew, so with more than five minutes it was never sent again."""
+    shop = FlakyShop("down")
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop}, shop_under_way_seconds=600.0)
+    try:
+        assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
+        wait = "select extract(epoch from next_attempt_at - tried_at)::float8 from orders.effects"
+        for _ in range(8):
+            passed = orders.one(wait)
+            fixtures.admin.execute(
+                "update orders.effects set next_attempt_at = clock_timestamp(), tried_at = clock_timestamp() - make_interval(secs => %s)",
+                [passed],
+            )
+            orders.rounds()
+            if shop.done:
+                break
+        assert shop.done == [("held", "o-1")]
+        assert orders.all("select state, tries from orders.effects") == [("done", 2)]
+    finally:
+        orders.close()
+
+
 def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(fixtures: Fixtures, authority_url: str) -> None:
     orders = make_intake(fixtures, authority_url, parts={"shop": FlakyShop("refuse")})
     answer = orders.deliver(order_body("o-1"))
