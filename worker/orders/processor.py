@@ -248,7 +248,7 @@ class OrderSteps(OrderTaking):
         answer = self._perform(work, EffectKind.HOLD, tried)
         self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
         row = hold_row(work, answer, tried.times, random.random(), self.under_way_seconds)
-        self.store.settle_hold(work, row)
+        self.store.settle_hold(work, {**row, "tried": answer is not SILENT})
 
     def _hold_now(self, run: OrderRun) -> None:
         try:

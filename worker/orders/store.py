@@ -257,7 +257,7 @@ class OrderStore:
         return _step(self.pool, REFUSE_STARTS, [{**self._whose(work), "error": error[:500]}])[0]
 
     def settle_hold(self, work: ClaimedOrder, row: Row) -> None:
-        """Store the result of an attempt of a hold: {state, reference, error, pause_seconds, alert?}."""
+        """Store the result of an attempt of a hold: {state, reference, error, pause_seconds, tried, alert?}."""
         self._call(SETTLE_HOLDS, [{**self._whose(work), **row}])
 
     def record_answer(self, work: ClaimedOrder, answered: Row) -> None:

@@ -446,6 +446,9 @@ def test_many_orders_of_a_shop_that_answers_nothing_cost_few_calls_and_are_done_
             assert orders.deliver(order_body(f"o-{number}")).json["status"] == "fulfilling"
             assert orders.deliver(order_body(f"high-{number}", "high")).json["status"] == "held"
         assert shop.calls == 4, "two orders, each of which asks and looks"
+        assert orders.one("select count(tried_at) from orders.effects") == 2, (
+            "the others' pages do not say that it was told"
+        )
         seconds[0] = SILENT_SECONDS
         orders.make_due()
         orders.rounds()

@@ -120,17 +120,17 @@ begin
   return query select unnest(mine);
 end $$;
 
--- Records a try of each hold: done, refused, or to be tried again.
+-- Records a try of each hold: done, refused, or to be tried again. One without a call (`tried` false) leaves the time of the last call as it is.
 create or replace function orders.settle_holds(batch jsonb) returns void language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
   ids uuid[] := orders.review_ids(batch);
 begin
-  update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
-    shop_reference = i.reference,
+  update orders.effects f set state = i.state, tries = f.tries + 1, last_error = i.error, shop_reference = i.reference,
+    tried_at = case when i.tried is not false then clock_timestamp() else f.tried_at end,
     next_attempt_at = coalesce(clock_timestamp() + make_interval(secs => i.pause_seconds), f.next_attempt_at)
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, state text, reference text, error text,
-    pause_seconds double precision)
+    pause_seconds double precision, tried boolean)
   where f.review_id = any(ids) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'hold'
     and f.state = 'intended';
   perform orders.raise_alerts(batch);
