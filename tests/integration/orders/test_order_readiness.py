@@ -63,7 +63,7 @@ def test_an_intake_whose_address_leads_to_another_place_is_not_ready(orders: Ord
 
 
 def test_with_its_own_key_it_is_ready_and_while_the_authority_is_silent_too(orders: OrderFixtures) -> None:
-    """Then orders are taken and go to people."""
+    """Then orders are stored, and decided once it answers."""
     for url in (orders.authority_url, f"http://127.0.0.1:{free_port()}"):
         status, checks = readyz(orders, url, orders.key)
         assert (status, set(checks.values())) == (200, {True}), checks
