@@ -49,15 +49,15 @@ class AuthorityClient:
         self._client, self._act_within_seconds = client, act_within_seconds
         self._switch_cache = SwitchCache(client)
 
-    def is_halted(self) -> bool:
+    def is_halted(self) -> bool | Unreachable:
         """Whether a halt covers `order.fulfill`; a question asked under one is denied for good.
 
-        False while the authority is unreachable: the question then gets no answer either.
+        `Unreachable`: it is not known, and the question might be answered all the same.
         """
         try:
             return halts_cover(self._switch_cache.current(), agent_id=AGENT_ID, action=ACTION, scenario="")
-        except Unreachable:
-            return False
+        except Unreachable as error:
+            return error
 
     def guard(self, works: Sequence[ClaimedOrder]) -> list[GuardAnswer | Unreachable | Rejected]:
         """Send the stored questions of up to 64 orders, the same at every attempt; an ALLOW is started at once.

@@ -63,11 +63,16 @@ class OrderSteps(OrderTaking):
         """Ask the authority, which starts what it permits, and record its answers with the resulting status.
 
         While a halt is in force, orders that were never asked about are put off: the authority would deny them for
-        good, but a halt is temporary.
+        good, but a halt is temporary. They wait too while it is not known whether one is.
         """
-        if self.authority.is_halted():
-            self._put_off([(run, HALTED) for run in runs if run.work.status == ReviewStatus.SCORED])
-            runs = [run for run in runs if run.work.status != ReviewStatus.SCORED]
+        halted = self.authority.is_halted()
+        if halted:
+            new = [run for run in runs if run.work.status == ReviewStatus.SCORED]
+            if isinstance(halted, Unreachable):
+                self._put_off_unanswered([(run, halted) for run in new])
+            else:
+                self._put_off([(run, HALTED) for run in new])
+            runs = [run for run in runs if run.goes_on and run.work.status != ReviewStatus.SCORED]
             if not runs:
                 return
         self._pass(OrderFailpoint.BEFORE_GUARD, runs)
@@ -97,13 +102,18 @@ class OrderSteps(OrderTaking):
         for run in runs:
             run.asked_at = time.monotonic()
         found = list(zip(runs, self.authority.guard([run.work for run in runs]), strict=True))
-        without = [(run, answer) for run, answer in found if isinstance(answer, (Unreachable, Rejected))]
+        self._put_off_unanswered(
+            [(run, answer) for run, answer in found if isinstance(answer, (Unreachable, Rejected))]
+        )
+        return [(run, answer) for run, answer in found if isinstance(answer, GuardAnswer)]
+
+    def _put_off_unanswered(self, without: Sequence[tuple[OrderRun, Unreachable | Rejected]]) -> None:
+        """Put off orders without a usable answer of the authority; no response to their senders is recorded."""
         for run, _ in self._record(
             self.store.put_off, [(run, _without_answer(run.work, error)) for run, error in without]
         ):
             metrics.NO_AUTHORITY.inc()
             run.fail(TryLater("no decision is possible now; send the order again later"))
-        return [(run, answer) for run, answer in found if isinstance(answer, GuardAnswer)]
 
     def _is_late(self, run: OrderRun) -> bool:
         """Whether the time to act on the start is over: a person may have resolved the order as not executed by now."""

@@ -20,6 +20,7 @@ from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.cli.scratch import listening
+from sentinel.client import Client, NoAnswerKind, Switches, Unreachable
 from sentinel.core.errors import Conflict
 from sentinel.core.money import Money
 from sentinel.platform.outbound.failures import FailureKind
@@ -28,6 +29,7 @@ from tests.support.harness import actor, decide, let_leave_end, let_permits_expi
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
+from worker.orders.authority import AuthorityClient
 from worker.orders.order import KnownAccount, Order, Review, Score, Signal, to_order
 from worker.orders.shop import ShopStatus
 from worker.orders.silent_shops import SILENT_AFTER, SILENT_SECONDS, SilentShops
@@ -296,6 +298,38 @@ def test_an_order_that_arrives_under_a_halt_is_decided_after_it(
     orders.rounds(until=is_fulfilled_once_due(orders, "low"))
     assert fixtures.broken_invariants() == []
     orders.close()
+
+
+class DeafToHalts(Client):
+    """Gets no answer about switches and halts while `is_deaf`, though all other questions are answered."""
+
+    is_deaf = True
+
+    def switches(self) -> Switches:
+        """The present ones, or no answer."""
+        if self.is_deaf:
+            raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time")
+        return super().switches()
+
+
+def test_an_order_waits_while_it_is_not_known_whether_a_halt_is_in_force(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: without the list of halts it was asked about under one, and so denied and held for good."""
+    orders = make_intake(fixtures, authority_url)
+    client = DeafToHalts(authority_url, orders.settings.api_key, agent_id="order-review")
+    orders.review.processor.authority = AuthorityClient(client)
+    admin = local_administrator(fixtures.tenant_id)
+    try:
+        halted = set_halt(fixtures.console_pool, admin, scope="tenant", reason="drill")
+        assert orders.deliver(order_body("o-1")).status_code == 503
+        assert orders.all("select lane, status, attempts from orders.reviews") == [(None, "SCORED", 1)]
+        lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
+        client.is_deaf = False
+        orders.rounds(until=is_fulfilled_once_due(orders, "low"))
+    finally:
+        client.close()
+        orders.close()
 
 
 def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
