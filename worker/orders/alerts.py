@@ -18,11 +18,11 @@ import structlog
 from prometheus_client import Counter
 from psycopg.rows import class_row, scalar_row
 
-from sentinel.core.errors import EngineUnavailable
 from sentinel.core.wording import unlinked
 from sentinel.platform.outbound.public_addresses import PublicHttpClient, public_client
 from sentinel.platform.outbound.slack import SlackWebhook, slack_text
-from sentinel.store.database import Pool, first_line
+from sentinel.store.database import Pool
+from sentinel.store.queries import call_with_retry
 from worker.outbound.effects import one_line
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
@@ -137,7 +137,7 @@ def pause_seconds(attempts: int, spread: float = 0.0) -> float:
 
 
 class Alerts:
-    """The outbox of one tenant. Raises `EngineUnavailable` when the database does not answer."""
+    """The outbox of one tenant. Raises `EngineUnavailable` when the database does not answer, or `StillDeciding`."""
 
     def __init__(
         self, pool: Pool, tenant_id: uuid.UUID, channel: Channel, *, spread: Callable[[], float] = random.random
@@ -172,9 +172,9 @@ class Alerts:
             return f"defect: {type(error).__name__}"
 
     def _run(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:
-        try:
-            with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
+        def call(connection: psycopg.Connection[Any]) -> list[Any]:
+            with connection.cursor(row_factory=row_factory) as cursor:
                 cursor.execute(statement.encode(), {"tenant_id": self._tenant_id, **fields})
                 return cursor.fetchall() if cursor.description else []
-        except psycopg.Error as error:
-            raise EngineUnavailable(first_line(error)) from error
+
+        return call_with_retry(self._pool, call)

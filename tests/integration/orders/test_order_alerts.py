@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from psycopg.types.json import Jsonb
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT
 from sentinel.store.database import ORDERS, Pool, with_role
 from tests.support.harness import at_once
+from tests.support.lost_connections import LosesConnection
 from tests.support.scripted_server import Asked, Script, ScriptedServer, deadline_for, faults
 from tests.support.shop_server import review
 from worker.orders.alerts import (
@@ -79,6 +81,34 @@ def held(order_id: str = "o-1", **more: Any) -> dict[str, Any]:
     """An alert as the intake's functions raise it."""
     alert = {"kind": "order_held", "summary": "a high-risk order was held", "details": SIGNALS, **more}
     return {"tenant_id": str(TENANT), "source": "demo", "order_id": order_id, "alert": alert}
+
+
+class LosesOneWhileSending(LogChannel):
+    """Takes every alert; the connection that is used after the first one is lost."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.taken = pool, list[str]()
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """As the pool's."""
+        return self.pool.connection()
+
+    def send(self, alert: Alert) -> str | None:
+        """Take it."""
+        if not self.taken:
+            self.pool = cast("Pool", LosesConnection(self.pool, is_committed=False))
+        self.taken.append(alert.order_id)
+        return None
+
+
+def test_a_connection_that_is_lost_while_alerts_are_sent_repeats_none_and_delays_none(desk: Desk) -> None:
+    """The finding: the alert that was being sent was sent again, and the others taken with it waited for a minute or more."""
+    for number in range(3):
+        desk.raise_alert(held(f"o-{number}"))
+    channel = LosesOneWhileSending(desk.pool)
+    alerts = Alerts(cast("Pool", channel), TENANT, channel)
+    assert alerts.deliver_due() == 3
+    assert (sorted(channel.taken), desk.waiting()) == (["o-0", "o-1", "o-2"], 0)
 
 
 def ok(asked: Asked) -> None:
