@@ -34,7 +34,7 @@ from ops_console.pages.ledger_reads import LedgerRead, read_ledger
 from ops_console.pages.proofs import proof_link
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import each_in_words
-from ops_console.read_models.order_views import budget_of_approval
+from ops_console.read_models.order_views import OrderBudget, budget_of_approval, budget_of_order
 from ops_console.webhook_addresses import shown_to
 from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
@@ -243,7 +243,7 @@ def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal 
 def _of_operation(context: ConsoleContext, person: Actor, row: ApprovalRow, about: ApprovalDetails) -> dict[str, Any]:
     assert about.decision_event_id is not None
     return {
-        "change": None, "budget": read_ledger(lambda: budget_of_approval(context.ledger, person.tenant_id, row.approval_id)),
+        "change": None, "budget": read_ledger(lambda: _budget(context, person, row, about)),
         "limits": context.inspector.limits_of(
             context.pool, person.tenant_id, row.operation_id, row.principal_id, about.moment
         ),
@@ -251,6 +251,13 @@ def _of_operation(context: ConsoleContext, person: Actor, row: ApprovalRow, abou
         "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         "proof": proof_link(context, person.tenant_id, proof_id_of(about.decision_event_id), row.agent_id),
     }  # fmt: skip
+
+
+def _budget(context: ConsoleContext, person: Actor, row: ApprovalRow, about: ApprovalDetails) -> OrderBudget | None:
+    """The refund budget of the order that is asked about, or of the order of the refund that is."""
+    if about.kind == "order" and about.source is not None and about.order_id is not None:
+        return budget_of_order(context.ledger, person.tenant_id, about.source, about.order_id)
+    return budget_of_approval(context.ledger, person.tenant_id, row.approval_id)
 
 
 def _of_change(context: ConsoleContext, person: Actor, row: ApprovalRow) -> dict[str, Any]:

@@ -90,6 +90,29 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
     )
 
 
+def test_the_card_of_a_queued_order_shows_what_was_refunded_of_it_meanwhile(fixtures: Any) -> None:
+    """An analyst decides a queued order on its card alone, and should not have a refunded order shipped unawares."""
+    approval_id = fixtures.approval("200.00")
+    queued(fixtures, "o-1", approval_id=approval_id)
+    page, ann = f"/ops/approvals/{approval_id}", fixtures.browser("ann", "approver")
+    assert shown(ann.get(page)) == {}, "no refund of it was asked for"
+    fixtures.sql(
+        "insert into refunds.orders (tenant_id, channel, source, order_ref, ordered_at, paid_minor, currency)"
+        " values (%s, 'retail', 'demo', 'o-1', now(), 20000, 'USD')", fixtures.tenant_id,
+    )  # fmt: skip
+    fixtures.sql(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel, scenario,"
+        " account_ref, source, order_ref) values (%s, 'lge-1', 'rf-1', 'retail-refund-agent', 'refund.create', 20000, 'USD', 'retail',"
+        " 'standard', 'demo:acct', 'demo', 'o-1')", fixtures.tenant_id,
+    )  # fmt: skip
+    fixtures.sql(SET.format("executed_minor = 20000"), "o-1")
+    found = shown(ann.get(page))
+    assert (found["Executed"], found["Left"]) == ("200.00 USD", "0.00 USD")
+    fixtures.sql("update sentinel.approvals set offers_approve = false")
+    text = ann.get(page).text
+    assert "Hold it, or refund it" in text and "record that a person handled it" not in text
+
+
 @pytest.mark.parametrize(
     ("standing", "wanted"),
     [
