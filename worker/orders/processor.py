@@ -32,6 +32,8 @@ from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_respon
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
     EXECUTED,
+    LONGEST_PAUSE_SECONDS,
+    LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS,
     QUEUES,
     decided_work,
     event_of,
@@ -286,9 +288,10 @@ _HOLD_IT = "this order can only be put on hold here, and handled in the shop"
 
 def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
     why = key_conflict_text(error, _HOLD_IT) if isinstance(error, KeyConflict) else error.detail
+    longest = LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS if isinstance(error, Unreachable) else LONGEST_PAUSE_SECONDS
     row: dict[str, object] = {
         "error": why[:500],
-        "pause_seconds": pause_seconds(work.attempts, random.random()),
+        "pause_seconds": pause_seconds(work.attempts, random.random(), longest),
     }
     if isinstance(error, Rejected) and error.status in REFUSED_AGAIN:
         row["alert"] = question_refused_alert(work, why)

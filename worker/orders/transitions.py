@@ -30,6 +30,8 @@ QUEUES = (LaneEvent.NEEDS_ANALYST, ASKED_AGAIN)
 """The events after which an order waits for an analyst."""
 
 LONGEST_PAUSE_SECONDS = 300.0
+LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS = 48.0
+"""While the authority gives no answer; with the spread a minute, within which orders go on once it answers again."""
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 
@@ -170,9 +172,9 @@ def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str
     }  # fmt: skip
 
 
-def pause_seconds(attempts: int, spread: float) -> float:
-    """The backoff after `attempts` failed attempts: 2 s, doubling, at most five minutes; `spread` (0 to 1) adds up to a quarter."""
-    return min(LONGEST_PAUSE_SECONDS, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
+def pause_seconds(attempts: int, spread: float, longest_seconds: float = LONGEST_PAUSE_SECONDS) -> float:
+    """The backoff after `attempts` failed attempts: 2 s, doubling, at most `longest_seconds`; `spread` (0 to 1) adds up to a quarter."""
+    return min(longest_seconds, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
 
 
 def held_alert(work: ClaimedOrder, reason: str) -> dict[str, Any]:

@@ -59,6 +59,21 @@ def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeed
         one.close()
 
 
+def test_an_order_goes_on_within_a_minute_of_the_authoritys_return_however_long_it_was_away(fixtures: Fixtures) -> None:
+    """As docs/runbooks.md says. The finding: the pauses grew to more than six minutes."""
+    away = make_intake(fixtures, NOWHERE, authority_timeout_seconds=0.5)
+    try:
+        assert away.deliver(order_body("o-1")).status_code == 503
+        fixtures.admin.execute("update orders.reviews set attempts = 20")
+        away.make_due()
+        assert away.review.background.once() == 1
+        assert away.all(
+            "select attempts, next_attempt_at - clock_timestamp() <= interval '1 minute' from orders.reviews"
+        ) == [(21, True)]
+    finally:
+        away.close()
+
+
 @pytest.mark.parametrize("refusal", ["another question under its key", "a question that is none"])
 def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_holds_it(
     fixtures: Fixtures, authority_url: str, refusal: str
