@@ -17,7 +17,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.outbound.client import NoResponse, Response
 from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient
-from worker.orders.order import MAX_COUNT, FieldMap, Order, Signal, at_path
+from worker.orders.order import MAX_COUNT, FieldMap, Order, Signal, as_count, at_path
 
 PLACEHOLDERS = ("order_id", "account_ref")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -70,7 +70,11 @@ class Enricher:
             if isinstance(found, str):
                 signals.append(Signal(UNAVAILABLE, f"look-up {place}: {found}"))
             else:
-                order = _with(order, lookup, found)
+                order, unread = _with(order, lookup, found)
+                signals += [
+                    Signal(UNAVAILABLE, f"look-up {place}: {name} is no whole number from 0 to {MAX_COUNT}")
+                    for name in unread
+                ]
         return Enriched(order, tuple(signals))
 
     def _ask(self, order: Order, lookup: Lookup, deadline: float) -> Mapping[str, Any] | str:
@@ -108,9 +112,15 @@ def _url(order: Order, template: str) -> str | None:
     return PLACEHOLDER.sub(lambda found: quote(values[found[1]], safe=""), template)
 
 
-def _with(order: Order, lookup: Lookup, found: Mapping[str, Any]) -> Order:
+def _with(order: Order, lookup: Lookup, found: Mapping[str, Any]) -> tuple[Order, list[str]]:
+    """The order with the facts that it lacked, and the names of those that the answer has in another form."""
+    unread = []
     for name, paths in lookup.fields.items():
-        value = next((value for path in paths if (value := at_path(found, path)) is not None), None)
-        if getattr(order, name) is None and type(value) is int and 0 <= value <= MAX_COUNT:
-            order = replace(order, **{name: value})  # type: ignore[arg-type]
-    return order
+        value = next((value for path in paths if (value := at_path(found, path)) not in (None, "")), None)
+        if value is None or getattr(order, name) is not None:
+            continue
+        if (count := as_count(value)) is None:
+            unread.append(name)
+        else:
+            order = replace(order, **{name: count})  # type: ignore[arg-type]
+    return order, unread

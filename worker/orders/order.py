@@ -430,11 +430,11 @@ class _Reader:
 
     def count(self, field: str) -> int | None:
         where, value = self.find(field)
-        if isinstance(value, str) and _COUNT.fullmatch(value):
-            value = int(value)
-        if value is not None and (type(value) is not int or not 0 <= value <= MAX_COUNT):
+        if value is None:
+            return None
+        if (count := as_count(value)) is None:
             raise InvalidInput.of(where, f"must be a whole number from 0 to {MAX_COUNT}")
-        return value
+        return count
 
     def time(self, field: str) -> datetime | None:
         where, text = self.find(field)[0], self.text(field)
@@ -466,6 +466,13 @@ class _Reader:
         if not isinstance(value, list) or len(value) > MAX_ITEMS:
             raise InvalidInput.of(where, f"must be a list of at most {MAX_ITEMS}")
         return [(f"{where}.{place}", line) for place, line in enumerate(value)]
+
+
+def as_count(value: Any) -> int | None:
+    """A whole number from 0 to `MAX_COUNT`, which may be written as text; None for any other value."""
+    if isinstance(value, str) and _COUNT.fullmatch(value):
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
 def at_path(value: Any, path: Path) -> Any:

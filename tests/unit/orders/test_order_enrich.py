@@ -15,7 +15,7 @@ from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, PublicH
 from tests.support.canned_answers import answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.orders.enrich import Enricher, Lookup
-from worker.orders.order import Order
+from worker.orders.order import MAX_COUNT, Order
 
 ORDER = Order(source="demo", order_id="o-1", amount=Money(4990, "USD"), account_ref="acct/7")
 FIELDS = {"account_age_days": (("account", "days"),), "failed_payments": (("failed",),)}
@@ -68,12 +68,24 @@ def test_every_fault_leaves_the_order_as_it_is_with_a_signal(server: ScriptedSer
     assert len(server.asked) == 1, "one try, no redirect followed"
 
 
-@pytest.mark.parametrize("body", [{}, {"account": None}, {"account": {"days": "12"}}, {"account": {"days": True}}, {"account": {"days": -1}},
-                                  {"account": {"days": 10**9}}, {"account": {"days": 1.5}}, {"account": [12]}, {"days": 12}])  # fmt: skip
+SAYS_NOTHING: list[dict[str, Any]] = [{}, {"account": None}, {"account": {"days": ""}}, {"account": [12]}, {"days": 12}]
+NO_NUMBERS = ["twelve", "012", "-1", "1.5", True, -1, 10**9, 1.5, [12], {"value": 12}]
+
+
+@pytest.mark.parametrize("body", [*SAYS_NOTHING, *({"account": {"days": days}} for days in NO_NUMBERS)])
 def test_an_answer_without_a_number_is_unknown_and_not_zero(body: dict[str, Any]) -> None:
     with answering(body) as asked:
-        assert ENRICHER.enrich(ORDER, [Lookup("http://127.0.0.1/a", FIELDS, "k-1", 5.0)], soon()).order == ORDER
-    assert len(asked) == 1
+        found = ENRICHER.enrich(ORDER, [Lookup("http://127.0.0.1/a", FIELDS, "k-1", 5.0)], soon())
+    assert (found.order, len(asked)) == (ORDER, 1)
+    said = [] if body in SAYS_NOTHING else [f"look-up 1: account_age_days is no whole number from 0 to {MAX_COUNT}"]
+    assert [signal.detail for signal in found.signals] == said, "what cannot be read is not passed over in silence"
+
+
+def test_a_number_that_is_written_as_text_counts_as_in_a_delivery() -> None:
+    """The finding: it was passed over, so that the rule about failed payments did not look at seven of them."""
+    with answering({"account": {"days": "12"}, "failed": "7"}):
+        found = ENRICHER.enrich(ORDER, [Lookup("http://127.0.0.1/a", FIELDS, "k-1", 5.0)], soon())
+    assert (found.order.account_age_days, found.order.failed_payments, found.signals) == (12, 7, ())
 
 
 @pytest.mark.parametrize("ref", [None, "..", "."])
