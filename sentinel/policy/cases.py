@@ -105,18 +105,18 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
 def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = None) -> tuple[PolicyCase, ...]:
     """Read a cases file, with the base request merged in and money normalised. Raises `PolicyError`.
 
-    `limits`, if given, are the limit ids of every policy by its id: a case that names another policy or limit is
+    `limits`, if given, are the limit ids of every policy by its id: a file or case that names another policy or limit is
     refused.
     """
     source, root = read_source(path)
     fields = source.fields(root, "a cases file", known=_FILE, required=("cases",)).entries
-    base = plain(source, fields["base"]) if "base" in fields else {}
+    base = plain(source, source.table(fields["base"], "base")) if "base" in fields else {}
     policy = source.text(fields["policy"], "policy") if "policy" in fields else None
     nodes = source.listing(fields["cases"], "cases")
     cases = tuple(_case(source, node, base, policy) for node in nodes)
     if limits is not None:
         if "policy" in fields:
-            source.one_of(fields["policy"], "policy", limits)
+            source.one_of(fields["policy"], "policy", (*limits, "none"))
         for node, case in zip(nodes, cases, strict=True):
             _check_names(source.within(case.name, "case"), source.table(node, "a case"), case, limits)
     names = [case.name for case in cases]
@@ -137,7 +137,8 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
         policy = view.text(entries["policy"], "policy")
     if policy is None:
         raise view.error(table.place, "a case must name its policy")
-    request = _merged(base, plain(view, entries["request"]) if "request" in entries else {})
+    change = plain(view, view.table(entries["request"], "request")) if "request" in entries else {}
+    request = _merged(base, change)
     try:
         request = _with_money(request)
     except InvalidInput as error:
@@ -175,7 +176,7 @@ def _used(source: Source, name: str, node: Node, currency: str) -> int:
 
 def _moment(source: Source, node: Node) -> datetime:
     if isinstance(node, Scalar) and node.kind in ("str", "timestamp"):
-        with suppress(ValueError, OverflowError):  # the latter where the year is 0 or 10000 in UTC
+        with suppress(ValueError, OverflowError):
             moment = datetime.fromisoformat(node.text)
             if moment.tzinfo is not None:
                 return moment.astimezone(UTC)

@@ -185,6 +185,25 @@ def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None
         run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
 
 
+@pytest.mark.parametrize("written", ["", "null", "text", "[action]", "7"])
+def test_a_request_or_base_that_is_no_mapping_is_refused_with_its_line(written: str, tmp_path: Path) -> None:
+    folder = _cases(tmp_path, SAMPLE_CASE + f"    request: {written}\n")
+    with pytest.raises(PolicyError, match='case "small": request must be a mapping') as caught:
+        run_cases(folder)
+    assert caught.value.line == 8
+    assert [fault.line for fault in check_folder(folder)[1]] == [8]
+    (folder / "cases" / "sample.yaml").write_text(f"base: {written}\npolicy: sample\ncases: [{{name: x}}]\n")
+    with pytest.raises(PolicyError, match="base must be a mapping"):
+        run_cases(folder)
+
+
+def test_the_cases_of_a_file_may_all_be_of_actions_that_no_policy_covers(tmp_path: Path) -> None:
+    text = "policy: none\ncases: [{name: other, request: {action: other}, want: {decision: DENY, reason: no_matching_policy}}]\n"
+    folder = _cases(tmp_path, text)
+    assert check_folder(folder)[1] == []
+    assert run_cases(folder).passed
+
+
 def test_a_case_that_names_no_resource_or_risk_class_is_decided_as_a_guard_request_that_does_not(
     tmp_path: Path,
 ) -> None:
@@ -251,7 +270,7 @@ def test_a_case_says_at_what_time_it_is_decided(at: str, wanted: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "at", ["2026-11-21", '"22:00"', '"2026-11-21T22:00:00"', "late", "[now]", "7", '"0001-01-01T00:00:00+01:00"']
+    "at", ["2026-11-21", '"22:00"', '"2026-11-21T22:00:00"', '"0001-01-01T00:00:00+01:00"', "late", "[now]", "7"]
 )
 def test_a_case_at_no_time_is_refused(at: str, tmp_path: Path) -> None:
     folder = _cases(tmp_path, SAMPLE_CASE.replace("    want:", f"    at: {at}\n    want:", 1))
