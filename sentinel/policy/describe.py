@@ -214,8 +214,9 @@ def _terms(terms: DeclaredApprovalTerms) -> dict[str, Any]:
     people = "one person" if terms.people == 1 else f"{terms.people} people"
     words = f"{people} with role {terms.role}, within {_length(terms.expires_seconds)}"
     two = _amounts(terms.two_people_from)
-    if two:
-        words += "; two people from " + ", ".join(f"{text} {currency}" for currency, text in two.items())
+    if two and terms.people < 2:
+        amounts = ", ".join(f"{text} {currency}" for currency, text in two.items())
+        words += f"; two people from {amounts}, and where the amount is in another currency or there is none"
     return {
         "role": terms.role,
         "people": terms.people,

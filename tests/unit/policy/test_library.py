@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from policy_samples import NOW, POLICY, sample_request
+from policy_samples import NOW, POLICY, money, sample_request
 
 from sentinel.cli.policy import check, show
 from sentinel.core.canonical import canonical_json
@@ -321,6 +321,23 @@ def test_a_policy_can_be_told_in_words() -> None:
         "one person with role approver, within 30 minutes; two people from 500.00"
     )
     assert told["currencies"] == ["EUR", "GBP", "USD"]
+
+
+@pytest.mark.parametrize("people", [1, 2])
+def test_the_words_for_an_approval_say_when_a_second_person_is_needed(people: int, tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(POLICY.replace("people: 1", f"people: {people}"))
+    [compiled] = PolicyLibrary.load(tmp_path).policies
+    words = {
+        1: "one person with role approver, within 30 minutes; two people from 9.00 USD, and where the amount is in another currency or"
+        " there is none",
+        2: "2 people with role approver, within 30 minutes",
+    }
+    assert describe(compiled)["approval"]["words"] == words[people]
+    asked = [
+        evaluate(compiled, sample_request(amount=amount), NOW).approval
+        for amount in (money(899), money(900), money(1, "JPY"))
+    ]
+    assert [one and one.people for one in asked] == [people, 2, 2]
 
 
 def test_the_currencies_of_a_policy_are_also_those_of_its_breakers_alone(tmp_path: Path) -> None:
