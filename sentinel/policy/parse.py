@@ -42,9 +42,25 @@ RESERVED_REASONS = frozenset(
         "no_matching_policy",
         "once_key_changed",
         "velocity_halted",
+        "awaiting_customer",
+        "confirmation_expired",
+        "contradiction",
+        "customer_declined",
+        "error_reported",
+        "executed_elsewhere",
+        "handled_by_person",
+        "no_report",
+        "not_executed",
+        "question_refused",
+        "second_administrator",
+        "settlement_refused",
+        "start_forgotten",
+        "start_unconfirmed",
+        "started_elsewhere",
     }
 )
-"""Reason codes that only the engine gives: a policy that borrowed one would hide who refused."""
+"""Reason codes that only the engine and the worker give: a policy that borrowed one would hide who refused, or say what
+has not happened. Programs act on some of them: a refund denied as `handled_by_person` counts as paid by that person."""
 
 _TOP = (
     "policy", "label", "version", "actions", "zone", "facts", "numbers", "rules", "once_per", "limits", "breakers", "approval",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from policy_samples import POLICY, compile_text
 
+from sentinel.authority.reasons import STANDINGS
 from sentinel.policy.compile import try_compile
 from sentinel.policy.errors import PolicyError
 
@@ -115,6 +116,24 @@ REFUSED = {
     "sentence_that_is_a_number": (SENTENCE, "    says: 7\n", "YAML reads this as int", "small"),
     "policy_none": ("policy: sample", "policy: none", "having no policy", None),
 }  # fmt: skip
+
+
+OUTCOMES = sorted(
+    STANDINGS.keys() | {"handled_by_person", "second_administrator", "customer_declined", "confirmation_expired"}
+)
+"""Codes that say what became of an operation: programs act on them, e.g. `handled_by_person` counts as paid elsewhere."""
+
+
+@pytest.mark.parametrize("code", OUTCOMES)
+def test_no_rule_or_limit_gives_a_reason_that_says_what_became_of_an_operation(code: str, tmp_path: Path) -> None:
+    reasons = ("reason: known_fraud", "reason: limit_exceeded")
+    texts = [POLICY.replace(reason, f"reason: {code}", 1) for reason in reasons]
+    named = POLICY.replace("from: params.account_ref", f"from: params.account_ref, one_of: [late, {code}]", 1)
+    texts.append(named.replace("reason: known_fraud", "reason_from: account", 1))
+    for text in texts:
+        assert text != POLICY
+        with pytest.raises(PolicyError, match=f'"{code}" is reserved for the engine'):
+            compile_text(tmp_path, text)
 
 
 @pytest.mark.parametrize("name", REFUSED)
