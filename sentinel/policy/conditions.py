@@ -85,12 +85,15 @@ def tokens(text: str) -> tuple[Token, ...]:
 def written(parsed: Scalar) -> str:
     """Return the text of an expression in a YAML file; every reader of such a file must take the text from here.
 
-    Raises `ConditionError` for more than `MAX_TEXT` characters, and for a comment where YAML joined several lines into
-    one: it would silently cut off the rest. Only this function checks the length: the normalised text, which is
-    compiled, stored and read back, has more spaces.
+    Raises `ConditionError` for more than `MAX_TEXT` characters, for a zero character, and for a comment where YAML
+    joined several lines into one: it would silently cut off the rest. Only this function checks the length: the
+    normalised text, which is compiled, stored and read back, has more spaces.
     """
     if len(parsed.text) > MAX_TEXT:
         raise ConditionError(f"longer than {MAX_TEXT} characters")
+    if "\0" in parsed.text:
+        # The engine would compare only the part before it, and PostgreSQL cannot read the recorded policy as JSON.
+        raise ConditionError("a zero character is not accepted", parsed.text.index("\0"))
     is_joined = not parsed.one_line and parsed.style != "|"
     comment = next(_comments(parsed.text), None) if is_joined else None
     if comment is not None:

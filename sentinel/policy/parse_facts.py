@@ -96,6 +96,8 @@ def _values(source: Source, name: str, kind: FactType, fields: Table) -> frozens
     for at, value in enumerate(values):
         if value in values[:at]:
             raise source.error(items[at].place, f'{what}: "{value}" is listed twice')
+        if "\0" in value:  # no fact may be such a text, and PostgreSQL cannot read the recorded policy as JSON
+            raise source.error(items[at].place, f"{what}: a zero character is not accepted")
     return frozenset(values)
 
 

@@ -95,6 +95,9 @@ REFUSED = {
         'a limit\'s per may not rest on "account"', "account_day"),
     "evidence_alone": ("from: params.account_ref", "from: evidence_context", "have parts", None),
     "one_of_numbers": ("from: params.risk.count,", "from: params.risk.count, one_of: [a],", "for facts of type string", None),
+    "zero_character_in_one_of": (
+        "from: params.account_ref", 'from: params.account_ref, one_of: [late, "a\\0b"]', "zero character", None),
+    "zero_character_in_a_condition": (RULE, "when: \"account == 'a\\0b'\"", "zero character", "small"),
     "one_of_twice": ("from: params.account_ref", "from: params.account_ref, one_of: [a, a]", "listed twice", None),
     "one_of_nothing": ("from: params.account_ref", "from: params.account_ref, one_of: []", "must not be empty", None),
     "one_of_yaml_words": ("from: params.account_ref", "from: params.account_ref, one_of: [on]", "YAML reads this as bool", None),
