@@ -57,6 +57,14 @@ class PolicyLibrary:
             )
         )
 
+    def reusing(self, earlier: PolicyLibrary) -> PolicyLibrary:
+        """Return the same policies, each whose text has not changed as the object that it is in `earlier`.
+
+        What is cached for a policy then stays in use, and keeps no second copy of it.
+        """
+        known = {one.digest: one for one in earlier.policies}
+        return PolicyLibrary(tuple(known.get(one.digest, one) for one in self.policies))
+
     def find(self, action: str) -> CompiledPolicy | None:
         """Return the policy that names the action, else the one with the longest matching `….*` pattern, else None."""
         name = self.name_of(action)
@@ -88,7 +96,7 @@ class ReloadablePolicies:
         # The folder is read under the lock: otherwise a reload that began earlier could replace newer policies by older
         # ones.
         with self._reloading:
-            library = self._load()
+            library = self._load().reusing(self.library)
             check(library)
             self.library = library
             return library

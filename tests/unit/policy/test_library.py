@@ -191,6 +191,21 @@ def test_a_set_that_its_last_check_refuses_is_not_taken(tmp_path: Path) -> None:
     assert holder.reload(seen.append) is seen[1] is holder.library
 
 
+def test_a_reload_keeps_one_compiled_policy_for_each_text(tmp_path: Path) -> None:
+    """The finding: every reload kept another copy of every policy for as long as anything was cached for it."""
+    _write(tmp_path, "same", "[a.do]")
+    _write(tmp_path, "other", "[b.do]")
+    holder = ReloadablePolicies(tmp_path)
+    before = {one.policy.policy_id: one for one in holder.library.policies}
+    same, other = tmp_path / "same.yaml", tmp_path / "other.yaml"
+    same.write_text(f"# a comment\n{same.read_text()}")
+    other.write_text(other.read_text().replace("label: ", "label: Another "))
+    after = {one.policy.policy_id: one for one in holder.reload().policies}
+    assert after["same"] is before["same"] is holder.library.find("a.do")
+    assert after["other"].policy.label == f"Another {before['other'].policy.label}"
+    assert holder.library.find("b.do") is after["other"]
+
+
 def test_of_two_reloads_at_once_the_newer_policies_are_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
