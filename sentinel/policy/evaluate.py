@@ -65,7 +65,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         bound = _bound_answers(policy, facts)
     who = facts.who
     outcome = _outcome(
-        policy, answers, vouched, bound, policy.limit_conditions.answers(known), _reasons(policy, said), facts.currency, who["agent"],
+        policy, answers, vouched, bound, _limit_answers(policy, said, known), _reasons(policy, said), facts.currency, who["agent"],
         who["key"], facts.once_value is None,
     )  # fmt: skip
     combined = outcome.combined
@@ -80,6 +80,16 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
 
 
 _Answers = tuple[bool | None, ...]
+
+
+def _limit_answers(policy: CompiledPolicy, said: Mapping[str, Any], known: Mapping[str, Any]) -> _Answers:
+    """Return the answers of the limits' conditions: "false" only where it is the answer with claimed facts (`said`) and
+    without (`known`)."""
+    sure = policy.limit_conditions.answers(known)
+    if known is said:
+        return sure
+    heard = policy.limit_conditions.answers(said)
+    return tuple([one if other is False else other for one, other in zip(sure, heard, strict=True)])
 
 
 class _Bound(NamedTuple):

@@ -204,3 +204,24 @@ def test_an_account_that_is_only_claimed_shares_the_budget_of_the_unnamed() -> N
     asked = {ask.limit_key: ask.subject for ask in evaluate(policy, refund_request(), NOW, requester=AN_AGENT).limits}
     assert asked["retail-refund/account_day|~unknown|USD"] == "~unknown|USD"
     assert asked["retail-refund/agent_day|retail-refund-agent|USD"] == "retail-refund-agent|USD"
+
+
+@pytest.mark.parametrize(
+    ("when", "counts"),
+    [
+        ("present.risk.count && risk.count >= 1", {None: False, 0: False, 2: True}),
+        ("risk.count >= 1", {None: True, 0: True, 2: True}),
+        ("!present.risk.count", {None: True, 0: True, 2: True}),
+    ],
+)
+def test_a_limit_goes_away_only_where_it_does_so_with_and_without_what_is_only_claimed(
+    when: str, counts: dict[int | None, bool], tmp_path: Path
+) -> None:
+    """The finding: an agent that said what the limit counts was allowed beyond it, because nobody vouched for that."""
+    rules = POLICY[: POLICY.index("  - id: known_fraud")] + POLICY[POLICY.index("  - id: small") :]
+    text = rules.replace("    window:", f'    when: "{when}"\n    window:').replace("[account,", "[key,")
+    policy = compile_text(tmp_path, text)
+    for count, is_counted in counts.items():
+        request = sample_request(risk={} if count is None else {"count": count})
+        decision = evaluate(policy, request, NOW, requester=AN_AGENT)
+        assert (decision.verdict, bool(decision.limits)) == (Verdict.ALLOW, is_counted), count
