@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import time
 from hashlib import sha256
@@ -11,6 +12,7 @@ import structlog
 from sentinel.authority.engine import Authority
 from sentinel.authority.policies import are_policies_declared, declare_policies, policies_not_in_force
 from sentinel.core.errors import SentinelError
+from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary
 
 log = structlog.get_logger("sentinel")
@@ -61,6 +63,8 @@ class PolicyDeclarations:
         self._authority, self._last_declared = authority, last_declared
         self._is_wanted = last_declared.is_none()
         self._look_at = 0.0
+        self._behind_since: float | None = None
+        self._catch_up_after = 0.0
         self._not_in_force: tuple[str, ...] = ()
 
     def is_behind(self) -> bool:
@@ -85,6 +89,30 @@ class PolicyDeclarations:
         except SentinelError:
             self._is_wanted = True
             raise
+
+    def catch_up(self) -> None:
+        """Load the policies that another process declared, if this one has been behind for `DECLARED_SECONDS`.
+
+        A process that reads the folder while a file of it is written keeps the last good policies at a reload, and the
+        others load the new ones. Only a folder that holds what was declared is taken: nobody asked for anything newer.
+        Each further try comes after twice the time, because reading the folder delays the other steps of housekeeping.
+        """
+        now = time.monotonic()
+        if not self.is_behind():
+            self._behind_since = None
+            return
+        if self._behind_since is None:
+            self._behind_since, self._catch_up_after = now, DECLARED_SECONDS
+        if now - self._behind_since < self._catch_up_after:
+            return
+        self._catch_up_after *= 2
+        with contextlib.suppress(PolicyError):
+            library = self._authority.policies.reload(self._refuse_undeclared)
+            log.info("policies_loaded", versions=[one.policy.version for one in library.policies])
+
+    def _refuse_undeclared(self, library: PolicyLibrary) -> None:
+        if not self._last_declared.is_of(library):
+            raise PolicyError("is not what was declared", file=str(self._authority.policies.directory))
 
     def _are_lost(self) -> bool:
         now = time.monotonic()

@@ -121,7 +121,7 @@ def _begin(
         authority.clock.refresh()  # now, before the loop runs: otherwise the first decision would have to wait for it
     declaring = PolicyDeclarations(authority, last_declared)
     note_connections = partial(metrics.note_connections, authority.pool, authority.connections)
-    each_round: list[Callable[[], None]] = [note_connections, declaring.round]
+    each_round: list[Callable[[], None]] = [note_connections, declaring.round, declaring.catch_up]
     if settings.checkpoint_file:
         checkpointer = Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
         each_round.append(partial(checkpointer.round, authority.pool))

@@ -344,6 +344,39 @@ def test_a_process_that_is_made_after_the_master_read_half_a_file_has_what_the_o
 
 
 @pytest.mark.usefixtures("own_logs")
+def test_a_process_that_read_half_a_file_takes_what_the_others_declared_and_nothing_newer(
+    fixtures: Fixtures, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_declarations, "DECLARED_SECONDS", 0)
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    whole, half, mark = ReloadablePolicies(folder), ReloadablePolicies(folder), policy_declarations.LastDeclared()
+    file = folder / "retail_refund.yaml"
+    newer = file.read_text().replace('"150.00"', '"100.00"')
+
+    def digests(policies: ReloadablePolicies) -> set[str]:
+        return {one.digest for one in policies.library.policies}
+
+    with one_process(settings, whole, mark) as (_, reload_whole), one_process(settings, half, mark) as (_, reload_half):
+        wait_until(lambda: mark.is_of(whole.library))
+        before, refused = digests(half), reloads().get("kept_last_good", 0)
+        file.write_text(newer[: len(newer) // 2])
+        reload_half()
+        wait_until(lambda: reloads().get("kept_last_good", 0) > refused)
+        file.write_text(newer)
+        reload_whole()
+        wait_until(lambda: digests(half) == digests(whole) != before)
+        wait_until(lambda: {one.policy_digest for one in policies_in_force(fixtures.authority.pool)} == digests(whole))
+    # Of a folder that holds neither what is loaded nor what was declared, nothing is taken: no reload asked for it.
+    left = dataclasses.replace(fixtures.authority, policies=ReloadablePolicies(folder))
+    declarations, library = policy_declarations.PolicyDeclarations(left, mark), left.policies.library
+    mark.set(ReloadablePolicies(policies_dir()).library)
+    file.write_text(newer.replace('"100.00"', '"90.00"'))
+    for _ in range(3):
+        declarations.catch_up()
+    assert left.policies.library is library
+
+
+@pytest.mark.usefixtures("own_logs")
 def test_each_process_notes_its_connections_whichever_is_asked_for_metrics(fixtures: Fixtures, folder: Path) -> None:
     metrics.POOL_SIZE.set(0)
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=6)
