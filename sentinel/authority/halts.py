@@ -185,7 +185,8 @@ def _put_in_force(
         "set_by": set_by, "event_id": event_id,
     })  # fmt: skip
     assert found is not None
-    return found
+    # If the first attempt's answer was lost, the second one finds the halt that the first one set.
+    return HaltSet(found.halt_id, found.already and found.halt_id != halt_id)
 
 
 def _end_halt(

@@ -20,6 +20,7 @@ from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import Desk, at_once, desks, dump, scaled
 from tests.support.ledger_fixtures import wait_until
+from tests.support.lost_connections import LosesConnection
 
 SCOPES = [
     ("global", ""),
@@ -333,6 +334,18 @@ def test_a_kill_replaces_a_pause_without_a_gap_and_both_are_recorded(fixtures: F
     assert halt(fixtures, "agent", AGENT, "pause") == second, "a pause does not weaken a kill"
     assert fixtures.one("select count(*) from sentinel.halts where lifted_at is null") == 1
     assert fixtures.one("select count(*) from sentinel.events where kind = 'halt_set'") == 2
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_halt_whose_answer_was_lost_is_told_as_set_now(fixtures: Fixtures, is_committed: bool) -> None:
+    """The finding: the second try found the first one's halt, and who had set it was told that nothing changed."""
+    lost = LosesConnection(fixtures.console_pool, is_committed=is_committed)
+    admin = local_administrator(fixtures.tenant_id)
+    done = set_halt(lost, admin, scope="agent", target=AGENT, reason="drill")  # type: ignore[arg-type]
+    assert fixtures.admin.execute("select halt_id from sentinel.halts").fetchall() == [(done.halt_id,)]
+    assert not done.already
+    again = set_halt(fixtures.console_pool, admin, scope="agent", target=AGENT, reason="drill")
+    assert (again.halt_id, again.already) == (done.halt_id, True)
 
 
 def test_a_started_operation_reports_under_a_halt(fixtures: Fixtures) -> None:
