@@ -20,7 +20,7 @@ import orjson
 from sentinel.authority.policies import InForceRow, LimitUsageRow, LimitWindow, highest_limit_usage, policies_in_force
 from sentinel.core.decision import WindowKind
 from sentinel.core.errors import NotFound
-from sentinel.policy.cases import CaseReport, CaseResult, read_cases, run_cases
+from sentinel.policy.cases import CaseResult, run_cases
 from sentinel.policy.describe import describe_policy
 from sentinel.policy.document import covered_currencies, policy_from_document
 from sentinel.policy.errors import PolicyError
@@ -176,10 +176,6 @@ def _limit(policy: Policy, limit: Limit, description: Mapping[str, Any]) -> Limi
     return LimitView(limit.limit_id, description, _ABOUT_LIMIT[limit.window], window)
 
 
-def _yaml(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*.yaml") if path.is_file())
-
-
 def _read_policy_files(directory: Path) -> PolicyFiles:
     policies, errors = read_policies(directory, name_of=lambda path: path.name)
     files = {}
@@ -193,16 +189,9 @@ def _read_policy_files(directory: Path) -> PolicyFiles:
 def _run_cases(directory: Path) -> CaseRun:
     try:
         report = run_cases(directory)
-        about = {
-            (case.name, case.where): case.policy for path in _yaml(directory / "cases") for case in read_cases(path)
-        }
     except PolicyError as error:
         return CaseRun({}, {}, fault=str(error))
-    return CaseRun(_by_policy(report, about), report.coverage)
-
-
-def _by_policy(report: CaseReport, about: Mapping[tuple[str, str], str]) -> dict[str, list[CaseResult]]:
     found: dict[str, list[CaseResult]] = {}
     for result in report.results:
-        found.setdefault(about[result.name, result.where], []).append(result)
-    return found
+        found.setdefault(result.policy, []).append(result)
+    return CaseRun(found, report.coverage)

@@ -53,10 +53,11 @@ class PolicyCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The result of a case; `problem` is empty when it passed."""
+    """The result of a case; `policy` is the policy that the case names, `problem` is empty when it passed."""
 
     name: str
     where: str
+    policy: str
     decision: Verdict
     reason_code: str
     problem: str
@@ -95,7 +96,7 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
     for case in (case for path in sorted((directory / "cases").glob("*.yaml")) for case in read_cases(path)):
         decision = _decide(library, case)
         problem = _mismatch(case, decision)
-        results.append(CaseResult(case.name, case.where, decision.verdict, decision.reason_code, problem))
+        results.append(CaseResult(case.name, case.where, case.policy, decision.verdict, decision.reason_code, problem))
         for finding in decision.findings:
             if not finding.failed and decision.policy_id in coverage:
                 coverage[decision.policy_id][finding.rule_id] += 1
