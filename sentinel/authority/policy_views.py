@@ -190,7 +190,8 @@ def _run_cases(directory: Path) -> CaseRun:
     try:
         report = run_cases(directory)
     except PolicyError as error:
-        return CaseRun({}, {}, fault=str(error))
+        # Where the folder is on this machine is no viewer's business.
+        return CaseRun({}, {}, fault=str(error).replace(f"{directory}/", "").replace(str(directory), directory.name))
     found: dict[str, list[CaseResult]] = {}
     for result in report.results:
         found.setdefault(result.policy, []).append(result)
