@@ -141,6 +141,17 @@ def test_a_signature_of_another_scheme_is_none() -> None:
     assert not verified(b"\xff", signature, [SECRET], time.time())
 
 
+@pytest.mark.parametrize(
+    "way", ["t={old}=x, t={now},v1={mac}", "t={old} , t={now},v1={mac}", "t={old}=,x=y, t={now},v1={mac}"]
+)
+def test_an_old_signature_is_not_made_fresh_by_another_time_beside_it(way: str) -> None:
+    now = int(time.time())
+    mac = StripeServer.signature(b"{}", SECRET, now - 9999).partition("v1=")[2]
+    assert not verified(b"{}", way.format(old=now - 9999, now=now, mac=mac), [SECRET], now)
+    rolled = StripeServer.signature(b"{}", SECRET, now) + ",v1=00,v0=11"
+    assert verified(b"{}", rolled, [OLDER, SECRET], now)
+
+
 def test_who_receives_events_can_do_nothing_else_there(fixtures: Fixtures, intake: OrderFixtures) -> None:
     for statement in ("select * from refunds.settlement_events", "select * from refunds.settlement_findings",
                       "update refunds.settlement_events set looked_at = null"):  # fmt: skip
