@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, redirect, request
-from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import PathConverter
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -21,10 +21,10 @@ from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from ops_console.pages import shell
 from ops_console.settings import ConsoleSettings
 from sentinel.platform.http import problems
-from sentinel.platform.http.asgi import Edge, StreamHandler, by_path
+from sentinel.platform.http.asgi import Edge, StreamHandler, WsgiApp, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.wire import HttpsOnly
+from sentinel.platform.http.wire import HttpsOnly, address_of
 
 PUBLIC_PLACES = ("/live", "/live/<anything:rest>", "/verify/", "/verify/<anything:rest>", "/confirm/", "/confirm/<anything:rest>", "/ops/api/live/<anything:rest>")  # fmt: skip
 """Paths that the public listener serves; the operators' listener redirects them there."""
@@ -81,9 +81,9 @@ def create_app(
     app.register_blueprint(docs_page("sentinel console", home="/ops" if audience.is_operators else "/live"))
     app.after_request(_finish)
     problems.register(app, outage_text=problems.outage_text_for_people)
+    https_only = HttpsOnly(settings.behind_tls, settings.trusted_proxies)
     if settings.trusted_proxies:
-        count = settings.trusted_proxies
-        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=count, x_proto=count, x_host=0)  # type: ignore[method-assign]
+        app.wsgi_app = _BehindProxies(app.wsgi_app, https_only)  # type: ignore[method-assign]
     is_public = audience is Audience.PUBLIC
     return Edge(
         app,
@@ -91,9 +91,24 @@ def create_app(
         streams=by_path(streams),
         readiness=meta.readiness_of(context),
         health_port=settings.board_health_port if is_public else settings.health_port,
-        https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
+        https_only=https_only,
         headers=HEADERS,
     )
+
+
+class _BehindProxies:
+    """A WSGI app whose requests have the client's address and scheme, as the outermost of the trusted proxies saw them.
+
+    Not werkzeug's `ProxyFix`: an unclosed quotation mark that a client sends makes it ignore the whole header.
+    """
+
+    def __init__(self, app: WsgiApp, https_only: HttpsOnly) -> None:
+        self._app, self._https_only = app, https_only
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        environ["REMOTE_ADDR"] = address_of(environ, self._https_only.trusted_proxies)
+        environ["wsgi.url_scheme"] = "https" if self._https_only.came_over_tls(environ) else "http"
+        return self._app(environ, start_response)
 
 
 def _redirect_public(blueprint: Blueprint, public_origin: str) -> None:

@@ -167,8 +167,11 @@ class HttpsOnly:
 
     def of_request(self, environ: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         """`headers` for a WSGI environment, as text; a request without a scheme counts as not encrypted."""
-        forwarded, scheme = environ.get("HTTP_X_FORWARDED_PROTO", ""), environ.get("wsgi.url_scheme")
-        return ((_HSTS, _ONE_YEAR),) if self.behind_tls or self._came_over_tls(forwarded, scheme) else ()
+        return ((_HSTS, _ONE_YEAR),) if self.behind_tls or self.came_over_tls(environ) else ()
+
+    def came_over_tls(self, environ: Mapping[str, Any]) -> bool:
+        """Whether a request came over TLS, by its own scheme or by what the outermost trusted proxy says."""
+        return self._came_over_tls(environ.get("HTTP_X_FORWARDED_PROTO", ""), environ.get("wsgi.url_scheme"))
 
     def _came_over_tls(self, forwarded: str, scheme: str | None) -> bool:
         if self.trusted_proxies:

@@ -73,6 +73,18 @@ def test_the_right_password_from_a_new_network_gets_in_past_a_thousand_wrong_one
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("sent", ["", '"', 'x="y', '1.1.1.1, "', "2.2.2.2, \\"])
+def test_an_attempt_counts_for_the_address_that_the_proxy_saw_whatever_its_client_sent(
+    fixtures: Any, sent: str
+) -> None:
+    app = fixtures.app(trusted_proxies=1)
+    told = f"{sent}, 203.0.113.9" if sent else "203.0.113.9"
+    body = {"email": ANN, "password": WRONG}
+    assert app.test_client().post("/ops/api/session", json=body, headers={"X-Forwarded-For": told}).status_code == 401
+    assert fixtures.sql("select address, network from sentinel.sign_in_attempts") == [("203.0.113.9", "203.0.113.9")]
+
+
+@pytest.mark.usefixtures("quick")
 def test_all_addresses_of_a_customers_network_are_one(fixtures: Any) -> None:
     app = fixtures.app()
     fixtures.operator("ann")
