@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from ops_console import identity
+from ops_console.api.rendering import cursor_out
+from sentinel.store.ids import new_id
 from tests.integration.console.conftest import Browser
 from tests.integration.console.page_roles import PAGES as ROUTES
 from tests.integration.console.test_console_refunds import add_entries
@@ -81,6 +84,7 @@ def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(fixture
         assert asked.status_code == 400 and live not in asked.get_data(as_text=True)
         assert f'hx-get="{live}?q=abc"' in vic.get(f"{list_}?q=abc").get_data(as_text=True)
         assert vic.get(f"{live}?status=nonsense").status_code == 400
+        assert vic.get(f"{live}?cursor={cursor_out(datetime.now(UTC), str(new_id()))}").status_code == 200
 
     add_entries(fixtures, 60)
     newest = vic.get("/ops/ledger").get_data(as_text=True)
