@@ -117,7 +117,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 
 _MARKS = re.compile(
     r"(?:^|[\n|.]|[-#=*]{3})[^\w\n]{0,12}+(?:system|assistant|developer)\]?\s?(?:note|hint)?\s?:|\[system\]"
-    r"|<\|?\w{0,20}(?:im_|system|thinking)|\[/?inst\]|<<sys>>|#{2,}\s?(?:system|instruction|assistant|response)\b"
+    r"|<\|?\w{0,20}(?:im_|system|thinking)|\[/?inst\]|<<sys>>|(?<!#)#{2,}+\s?(?:system|instruction|assistant|response)\b"
     r"|</?\s?(?:script|iframe|img|svg|style|object|embed|meta|tool|function|assistant|prompt|data|untrusted|customer)[\w:-]{0,30}[\s/>]"
     r"|<!--|!\[[^\]\n]{0,80}\]\(|\{canary\}"
     r"|[\"'](?:is_)?(?:approved?|decision|verdict|reason_code|tool|arguments)[\"']\s?:"

@@ -240,7 +240,7 @@ def test_the_work_on_a_text_is_bounded_by_its_length(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["ignore " * 1500, "ignore --- " * 360, "ignore " + "-" * 3900, "-" * 4000, "repeat a-' " * 360, "add a a a a a a a a " * 190,
+    ["ignore " * 1500, "ignore --- " * 360, "ignore " + "-" * 3900, "-" * 4000, "ignore " + "#" * 3900, "repeat a-' " * 360, "add a a a a a a a a " * 190,
      "123 " * 1000, "$1" * 2000, "0.00€" * 800, "%41" * 1300, "ﷺ" * 4000, ". - " * 1000, "<data " * 600, "![" * 2000, "a" * 10_000, "_" * 4000, "a_" * 2000, "_ " * 2000 + "é",
      "a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_a_ " * 78, "a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a. " * 105, "<a" * 2000, "<a " * 1300, "[system " * 500,
      "--- a b " * 500, "-" * 1999 + " " + "=" * 2000, "[{, '" * 800, "system " * 570, ". ((((((((((" * 300, "{ a" * 1300, "é a " * 1000, "żle " * 1000],
