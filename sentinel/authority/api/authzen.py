@@ -26,6 +26,7 @@ from sentinel.authority.api.evaluation_questions import (
     question_of,
 )
 from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.identity import requests_of
 from sentinel.authority.api.traced import trace_of
 from sentinel.authority.decisions import Peeked, Recorded
 from sentinel.authority.engine import Caller
@@ -53,6 +54,7 @@ MOST_EVALUATIONS = 64
 UNRECORDED = "idempotency_key_required"
 _UNRECORDED_TEXT = "This action must be reserved or counted, which a check does not do: ask with context.idempotency_key, or as a mapped tool."
 
+_SHARED = ("subject", "action", "resource", "context")
 _OF_OPERATION = (
     "operation_id", "idempotency_key", "action", "agent_id", "resource", "risk_class", "policy_id", "policy_version", "proof_id",
     "approval_id",
@@ -108,7 +110,9 @@ class Evaluations:
                 return _answered(await self._decision(caller, body, request))
             if len(several) > MOST_EVALUATIONS:
                 raise InvalidInput.of("evaluations", f"must have at most {MOST_EVALUATIONS} items")
-            self._context.identity.charge_batch(request.environ, len(several))
+            # What they share is stored with each of them, so its bytes count for each.
+            shared = orjson.dumps({name: body[name] for name in _SHARED if name in body}, default=str)
+            self._context.identity.charge_batch(request.environ, len(several) * requests_of(len(shared)))
             semantic = body.get("options", {}).get("evaluations_semantic", "execute_all")
             return _answered({"evaluations": await self._go_through(caller, body, several, semantic, request)})
         except SentinelError as error:

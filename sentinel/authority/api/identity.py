@@ -207,7 +207,12 @@ def requests_in(environ: Mapping[str, Any]) -> int:
     declared = environ.get("CONTENT_LENGTH") or ""
     if len(declared) < 4 or not (declared.isascii() and declared.isdigit()):
         return 1  # a short body, or a malformed length, with which the request is refused later
-    return 1 + min(int(declared[:20]), MAX_BYTES) // _BYTES_OF_ONE
+    return requests_of(min(int(declared[:20]), MAX_BYTES))
+
+
+def requests_of(length: int) -> int:
+    """Return how many requests one with `length` bytes counts as."""
+    return 1 + length // _BYTES_OF_ONE
 
 
 def _hashed(environ: Mapping[str, Any]) -> bytes:

@@ -55,3 +55,17 @@ def test_small_requests_and_those_of_a_batch_count_as_one_each(slow: Fixtures) -
     bodies = [guard_body() for _ in range(BURST - 1)]
     assert slow.post("action/guard/batch", {"requests": bodies}).status_code == 200
     assert [slow.post("action/guard", guard_body()).status_code for _ in range(2)] == [200, 429]
+
+
+def test_what_evaluations_share_counts_for_each_of_them(slow: Fixtures) -> None:
+    """It is kept with each: 60 KB that are sent once would else be kept 64 times at the price of one."""
+    shared = {
+        "subject": {"type": "agent", "id": "retail-refund-agent"}, "resource": {"type": "text", "id": "text/1"},
+        "action": {"name": "never.covered", "properties": {"texts": ["x" * 6_000] * 10}},
+    }  # fmt: skip
+    several = [{"context": {"idempotency_key": f"text:{number}"}} for number in range(3)]
+    client, headers = slow.app.test_client(), {"X-API-Key": slow.key}
+    found = client.post("/access/v1/evaluations", json={**shared, "evaluations": several}, headers=headers)
+    assert [one["context"]["status"] for one in found.json["evaluations"]] == ["denied"] * 3
+    assert slow.one("select count(*) from sentinel.operations where length(request) > 60000") == 3
+    assert slow.post("action/guard", guard_body()).status_code == 429
