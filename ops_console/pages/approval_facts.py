@@ -9,6 +9,7 @@ off.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ _ACCOUNTS = ("account_ref", "account_id")
 _FIRST = ("amount", *_ACCOUNTS)
 """Known facts in the order of the card; the other identifiers follow by name."""
 _LONGEST_NAME = 128
+_LIKE_A_PATH = re.compile(r"[.\[\]\"]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,8 @@ def facts_of(canonical: str, *, accounts: bool) -> list[ShownFact]:
     ]
     own = {name: value for name, value in params.items() if name not in known}
     return [
-        *(replace(_fact(name, params[name], accounts), known=True) for name in known),
-        *sorted(
-            (_fact(path, value, accounts) for path, value in _leaves("", own)), key=lambda fact: fact.style == "text"
-        ),
+        *(replace(_fact(name, name, params[name], accounts), known=True) for name in known),
+        *sorted((_fact(*leaf, accounts) for leaf in _leaves("", "", own)), key=lambda fact: fact.style == "text"),
     ]
 
 
@@ -74,19 +74,26 @@ def _is_money(value: Any) -> bool:
     return type(value["amount_minor"]) is int and isinstance(currency, str) and currency in DIGITS
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(path: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield (path, name of the member that holds it, value) for each leaf of `value`, which is at `path` under `name`."""
     if isinstance(value, dict) and value and not (path and _is_money(value)):
-        for name, inner in value.items():
-            yield from _leaves(f"{path}.{name}" if path else name, inner)
+        for inner_name, inner in value.items():
+            step = _step(inner_name)
+            yield from _leaves(f"{path}.{step}" if path else step, inner_name, inner)
     elif isinstance(value, list) and value:
         for place, inner in enumerate(value):
-            yield from _leaves(f"{path}[{place + 1}]", inner)
+            yield from _leaves(f"{path}[{place + 1}]", name, inner)
     elif path:
-        yield path, value
+        yield path, name, value
 
 
-def _fact(path: str, value: Any, accounts: bool) -> ShownFact:
-    if path.rpartition(".")[2] in _ACCOUNTS and not accounts:
+def _step(name: str) -> str:
+    """The name as a step of a path: in quotation marks where it could be taken for several steps."""
+    return json.dumps(name) if _LIKE_A_PATH.search(name) else name
+
+
+def _fact(path: str, name: str, value: Any, accounts: bool) -> ShownFact:
+    if name.rpartition(".")[2] in _ACCOUNTS and not accounts:
         return ShownFact(path, "shown to approvers", "hidden")
     if _is_money(value):
         return ShownFact(path, money(value["amount_minor"], value["currency"]), "money")

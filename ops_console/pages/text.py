@@ -79,8 +79,8 @@ def wire_money(amount: Mapping[str, Any] | None) -> str:
 
 
 def _grouped(value: str, currency: str) -> str:
-    whole, dot, rest = value.partition(".")
-    return f"{int(whole):,}{dot}{rest} {currency}"
+    sign, (whole, dot, rest) = "-" if value.startswith("-") else "", value.removeprefix("-").partition(".")
+    return f"{sign}{int(whole):,}{dot}{rest} {currency}"
 
 
 def when(moment: datetime | None) -> Markup:

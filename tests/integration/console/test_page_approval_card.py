@@ -114,6 +114,19 @@ def labels(page: str) -> list[str]:
     return [html.unescape(one) for one in OUR_LABELS.findall(asked)]
 
 
+def test_facts_of_an_agents_own_that_differ_never_look_the_same() -> None:
+    def shown(**params: Any) -> list[tuple[str, str]]:
+        return [(fact.path, fact.shown) for fact in facts_of(json.dumps({"params": params}), accounts=False)]
+
+    nested, dotted = shown(risk={"duplicate": True}), shown(**{"risk.duplicate": True})
+    assert nested == [("risk.duplicate", "yes")] and dotted == [('"risk.duplicate"', "yes")]
+    assert shown(lines=[1]) == [("lines[1]", "1")] and shown(**{"lines[1]": 1}) == [('"lines[1]"', "1")]
+    assert shown(**{'"risk.duplicate"': True}) == [('"\\"risk.duplicate\\""', "yes")]
+    assert shown(fee={"amount_minor": -5, "currency": "USD"}) == [("fee", "-0.05 USD")]
+    hidden = shown(a={"account_ref": ["acct_1"]}, **{"b.account_id": "acct_2"})
+    assert not any("acct_" in text for _, text in hidden), hidden
+
+
 def test_facts_of_an_agents_own_push_no_known_one_off_the_card_and_imitate_none(fixtures: Any) -> None:
     """A hundred params that sort before `account_ref`, some under the names of this page's own rows."""
     pushed = {f"a{number:03}": number for number in range(100)}
