@@ -13,6 +13,7 @@
   const DRAW_EVERY = 400;
   const FIGURES_EVERY = 15000;
   const LONGEST_WAIT = 30000;
+  const ANSWER_WITHIN = 10000; // a connection that died silently gives no answer and no error
   const RELOAD_AFTER = 5000; // a server remembers for so long whose board it is
 
   let position = Number(list.dataset.position);
@@ -28,10 +29,12 @@
     if (state.textContent !== text) state.textContent = text;
   };
 
+  const ask = (address) => fetch(address, { signal: AbortSignal.timeout(ANSWER_WITHIN) });
+
   // A page that cannot be had now is waited for: a browser's own error page never comes back.
   const reload = () =>
     setTimeout(async () => {
-      const answer = await fetch(location.href).catch(() => null);
+      const answer = await ask(location.href).catch(() => null);
       if (answer?.ok) location.reload();
       else reload();
     }, RELOAD_AFTER * (0.5 + Math.random()));
@@ -167,7 +170,7 @@
     let next = FIGURES_EVERY * (0.8 + 0.4 * Math.random());
     try {
       if (!document.hidden) {
-        const answer = await fetch(figures.dataset.from);
+        const answer = await ask(figures.dataset.from);
         if (answer.ok) {
           const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
           if (!isOurs(fresh.querySelector("[data-tenant]").dataset.tenant)) return;

@@ -101,11 +101,15 @@ const check = async (text) => {
 // Nobody said whether a pack is on record: the server did not answer, or not with a pack.
 class Unanswered extends Error {}
 
+// A connection that died silently gives no answer and no error, so each question has its time limit.
+const ANSWER_WITHIN = 10000;
+const ask = (address) => fetch(address, { signal: AbortSignal.timeout(ANSWER_WITHIN) });
+
 // The pack on record under a pack's own name; null when the server says that there is none. Throws `Unanswered`.
 const recorded = async (name) => {
   if (typeof name !== "string" || !/^pf_[0-9a-f]{32}$/.test(name)) return null;
   try {
-    const answer = await fetch(`/verify/${name}.json`);
+    const answer = await ask(`/verify/${name}.json`);
     if (answer.status === 404) return null;
     if (answer.ok) return partsOf(await answer.text()).pack;
   } catch {
@@ -219,7 +223,7 @@ const install = () => {
   button.addEventListener("click", async () => {
     const place = document.getElementById("verify-result");
     try {
-      const answer = await fetch(button.dataset.pack);
+      const answer = await ask(button.dataset.pack);
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       await report(place, await answer.text(), false);
     } catch (error) {
