@@ -168,9 +168,12 @@ def _wait(refusal: FormRefusal | None) -> dict[str, str]:
 
 
 def fragment(template: str, **values: Any) -> Response:
-    """Render a part of a page that refreshes itself."""
-    html = render_template(f"pages/{template}", who=g.get("signed_in"), **values)
-    return Response(html, content_type="text/html; charset=utf-8", headers=_HEADERS)
+    """Render a part of a page that refreshes itself, for the person named in the header; an open page of another person's
+    does not take it (`live.js`).
+    """
+    html = render_template(f"pages/{template}", who=g.signed_in, **values)
+    headers = _HEADERS | {"X-Operator-Id": str(g.signed_in.operator_id)}
+    return Response(html, content_type="text/html; charset=utf-8", headers=headers)
 
 
 def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:

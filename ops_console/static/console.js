@@ -10,6 +10,14 @@ const tellBelow = (name, isShown, near) => {
   if (isShown) near?.scrollIntoView({ block: "nearest" });
 };
 
+// `wasAct`: an act met the end of the session. A part that refreshes itself only learns that it is over, not what became of
+// the act before, and does not take back what an act was told.
+const tellSignedOut = (wasAct, near) => {
+  const lost = document.getElementById("not-done");
+  if (lost) lost.hidden = !wasAct && (lost.hidden || document.getElementById("signed-out").hidden);
+  tellBelow("signed-out", true, near);
+};
+
 // A part that refreshes itself (live.js) is no act: nothing was lost with it, and it takes nobody's place on the page away.
 const isAct = (event) => event.detail?.ctx && !event.detail.ctx.sourceElement?.hasAttribute?.("data-live");
 const pressed = (event) => event.detail.ctx.sourceEvent?.submitter;
@@ -29,7 +37,7 @@ document.addEventListener("htmx:before:response", (event) => {
   if (!isAct(event) || !answer?.redirected || !new URL(answer.url).searchParams.has("undone")) return;
   // The session ended before the act arrived: what was written stays where it is.
   event.preventDefault();
-  tellBelow("signed-out", true, pressed(event));
+  tellSignedOut(true, pressed(event));
 });
 
 // After an act the page is another: readers of the screen begin where it speaks, and a refusal comes into view.

@@ -24,6 +24,12 @@
     return (marked && !marked.isCollapsed) || [...document.querySelectorAll("main :is(input, select, textarea)")].some(isTouched);
   };
 
+  // Somebody signed in as another person, perhaps of another tenant, in another tab: nothing of theirs goes into this page.
+  const isAnothers = (answer) => {
+    const [theirs, ours] = [answer.raw.headers.get("X-Operator-Id"), document.getElementById("main").dataset.operator];
+    return Boolean(theirs && ours && theirs !== ours);
+  };
+
   document.addEventListener("htmx:before:request", (event) => {
     const source = live(event);
     if (source && (document.hidden || (source.hasAttribute("data-when-calm") && isBusy()))) event.preventDefault();
@@ -34,10 +40,10 @@
   document.addEventListener("htmx:before:response", (event) => {
     if (!live(event)) return;
     const answer = event.detail.ctx.response;
-    if (answer.raw.redirected) {
+    if (answer.raw.redirected || isAnothers(answer)) {
       // The session is over: the whole page goes to sign in, not a part of it; what was begun waits for the person.
       event.preventDefault();
-      if (isWriting()) tellBelow("signed-out", true);
+      if (isWriting()) tellSignedOut(false);
       else location.reload();
     } else if (answer.status >= 400) {
       event.preventDefault();

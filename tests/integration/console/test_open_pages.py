@@ -60,6 +60,20 @@ def test_an_open_page_does_not_keep_its_session_alive(fixtures: Any, monkeypatch
     assert {browser.get(address).status_code for address in asked} == {303}
 
 
+def test_a_part_that_refreshes_itself_names_whose_it_is_as_the_page_does(fixtures: Any) -> None:
+    app, waiting = fixtures.app(), fixtures.approval()
+    browser = fixtures.browser("ann", app=app)
+    (whose,) = fixtures.sql("select operator_id::text from sentinel.operators where email = 'ann@demo.local'")[0]
+    pages = (*PAGES, f"/ops/approvals/{waiting}")
+    for page in pages:
+        assert re.findall(r'<main id="main"[^>]* data-operator="([^"]+)"', browser.get(page).text) == [whose], page
+    fixtures.approval()
+    parts = [
+        browser.client.get(part.partition("?")[0], headers={"HX-Request": "true"}) for part in refreshed(browser, pages)
+    ]
+    assert {(part.status_code, part.headers["X-Operator-Id"]) for part in parts} == {(200, whose)}
+
+
 def test_every_page_whose_forms_put_another_page_in_its_place_has_that_pages_scripts(fixtures: Any) -> None:
     """A form that htmx sends swaps the body alone: the scripts of the page that one is led to are not loaded with it."""
     admin, waiting = fixtures.browser("ann", "admin", proved=True), fixtures.approval()
