@@ -31,13 +31,14 @@ from sentinel.core.errors import (
 
 SIGN_IN = "/ops/api/session"
 SIGN_IN_PAGE = "/ops/sign-in"
+SIGN_OUT = "/ops/sign-out"
 ACCOUNT_PAGE = "/ops/account"
 PUBLIC = "/ops/api/live/"
 # Open to a person who lacks the second factor that the settings require.
-_SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", "/ops/sign-out", SIGN_IN)
+_SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", SIGN_OUT, SIGN_IN)
 # Open to a person whose password was set by somebody else.
 _SETTING_PASSWORD = (
-    ACCOUNT_PAGE, ACCOUNT_PAGE + "/", ACCOUNT_PAGE + "/password", "/ops/sign-out", SIGN_IN, SIGN_IN + "/password",
+    ACCOUNT_PAGE, ACCOUNT_PAGE + "/", ACCOUNT_PAGE + "/password", SIGN_OUT, SIGN_IN, SIGN_IN + "/password",
 )  # fmt: skip
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -70,6 +71,8 @@ def install(app: Flask, context: ConsoleContext) -> None:
         except Unauthenticated:
             if is_browser_visit():
                 return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.full_path.rstrip('?')})}", 303)
+            if _is_form() and request.path == SIGN_OUT:
+                return redirect(SIGN_IN_PAGE, 303)
             if _is_form():
                 return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.path, 'undone': 'yes'})}", 303)
             raise

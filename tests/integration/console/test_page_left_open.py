@@ -200,6 +200,12 @@ def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says
     assert fixtures.sql("select scope from sentinel.halts") == []
 
 
+def test_signing_out_of_a_session_that_ended_asks_for_nothing_to_be_repeated(fixtures: Any) -> None:
+    """The finding: whoever signed out after their session had ended was asked to sign in and repeat the action."""
+    browser = fixtures.browser("ann", "approver")
+    assert [browser.submit("/ops/sign-out").headers["Location"] for _ in range(2)] == ["/ops/sign-in"] * 2
+
+
 def test_what_another_tab_had_to_say_is_told_though_a_page_was_under_way(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
