@@ -22,10 +22,9 @@ from sentinel.authority.keys import (
     OVERLAP_SECONDS,
     SCOPES,
     IssuedKey,
-    KeyListing,
     MadeBefore,
     issue_key,
-    list_keys,
+    newest_keys,
     revoke_key,
     rotate_key,
 )
@@ -113,7 +112,8 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     sought = request.args.get("q", "").strip()
-    known = [row for row in reversed(list_keys(context.pool, tenant_id)) if _is_sought(row, sought, about)]
+    # One more than is shown tells whether there are more.
+    known = newest_keys(context.pool, tenant_id, sought=sought, about=uuid_or_none(about), most=MOST_SHOWN + 1)
     usable, over = [row for row in known if row.usable], [row for row in known if not row.usable]
     return shell.page(
         context, "keys.html", title="Keys", refused=refused, about=about,
@@ -125,12 +125,6 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
         owners=[one.email for one in list_operators(context.pool, tenant_id) if one.active],
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
     )  # fmt: skip
-
-
-def _is_sought(row: KeyListing, sought: str, about: str) -> bool:
-    """Whether the key's label, agent or first characters contain the search; the key that the page is about always matches."""
-    said = " ".join((row.label, row.agent_id or "", row.hint)).casefold()
-    return sought.casefold() in said or str(row.key_id) == about
 
 
 def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: str = "") -> Response:

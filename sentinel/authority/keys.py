@@ -135,6 +135,25 @@ from sentinel.agent_keys k
 left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
 where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
 """).fill(usable=_USABLE)
+# The newest ones of the usable and of the other keys. Only these become values: a tenant's expired keys are never deleted.
+NEWEST_KEYS = SqlTemplate("""
+select k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
+       k.revoked_at, k.last_used_at, k.usable
+from (
+  select n.*, row_number() over (partition by n.usable order by n.created_at desc, n.key_id desc) as place
+  from (
+    select k.tenant_id, k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, k.owner_operator_id, k.created_at,
+      k.expires_at, k.revoked_at, k.last_used_at, {usable}
+    from sentinel.agent_keys k
+    where k.tenant_id = %(tenant_id)s and (%(among)s::uuid[] is null or k.key_id = any(%(among)s::uuid[]))) n
+) k
+left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
+where k.place <= %(most)s or k.key_id = %(about)s::uuid
+order by k.created_at desc, k.key_id desc
+""").fill(usable=_USABLE)
+KEY_NAMES = """
+select key_id, label, agent_id, hint from sentinel.agent_keys where tenant_id = %(tenant_id)s
+"""
 HAS_SCOPE = """
 select exists (select from sentinel.agent_keys
   where tenant_id = %(tenant_id)s and principal_id = %(principal_id)s and %(scope)s = any(scopes))
@@ -165,6 +184,37 @@ def is_workers(pool: Pool, tenant_id: uuid.UUID, principal_id: uuid.UUID) -> boo
 def list_keys(pool: Pool, tenant_id: uuid.UUID) -> list[KeyListing]:
     """Return all keys of a tenant, oldest first, including revoked and expired ones."""
     return all_rows(pool, KeyListing, LIST_KEYS, {"tenant_id": tenant_id})
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyName:
+    key_id: uuid.UUID
+    label: str
+    agent_id: str | None
+    hint: str
+
+
+def newest_keys(
+    pool: Pool, tenant_id: uuid.UUID, *, sought: str = "", about: uuid.UUID | None = None, most: int
+) -> list[KeyListing]:
+    """Return at most `most` usable keys of a tenant and `most` others, newest first, and the key `about` in any case.
+
+    `sought` is text in the label, the agent or the hint, in any case of its letters.
+    """
+    among = _named(pool, tenant_id, sought, about) if sought else None
+    return all_rows(
+        pool, KeyListing, NEWEST_KEYS, {"tenant_id": tenant_id, "among": among, "about": about, "most": most}
+    )
+
+
+def _named(pool: Pool, tenant_id: uuid.UUID, sought: str, about: uuid.UUID | None) -> list[uuid.UUID]:
+    # Compared here: with the locale C, the database knows the case of ASCII letters only.
+    wanted = sought.casefold()
+    return [
+        one.key_id
+        for one in all_rows(pool, _KeyName, KEY_NAMES, {"tenant_id": tenant_id})
+        if wanted in " ".join((one.label, one.agent_id or "", one.hint)).casefold() or one.key_id == about
+    ]
 
 
 def kept_of(key: str, principal_id: uuid.UUID) -> dict[str, str]:

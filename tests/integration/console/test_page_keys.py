@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.keys import find_key, issue_key, revoke_key, rotate_key, secret_hash
+from sentinel.authority.keys import find_key, issue_key, list_keys, newest_keys, revoke_key, rotate_key, secret_hash
 from sentinel.core.errors import SentinelError
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
@@ -184,6 +184,23 @@ def test_of_many_keys_the_newest_are_drawn_and_a_search_finds_the_others(fixture
     assert "Till 0 " in about and "Till 9 " not in about, "the one the page is about is always on it"
     nothing = words(abe.get("/ops/keys?q=nowhere"))
     assert "No key in use matches" in nothing and "Till" not in nothing
+
+
+@pytest.mark.parametrize("sought", ["", "TILL 1", "agent-7", "münze", "nowhere"])
+def test_the_page_reads_no_more_keys_than_it_draws(fixtures: Any, sought: str) -> None:
+    """The finding: it read all that the tenant ever had, which took a second with 22,000."""
+    made = [
+        issue_key(fixtures.pool, fixtures.tenant_id, agent_id=f"agent-{n}", label=f"Till {n} MÜNZE") for n in range(20)
+    ]
+    for one in made[::3]:
+        revoke_key(fixtures.pool, fixtures.tenant_id, one.key_id)
+    issue_key(fixtures.pool, fixtures.tenant("elsewhere"), agent_id="agent-7", label="Till 1 MÜNZE")
+    known, most = list_keys(fixtures.pool, fixtures.tenant_id)[::-1], 4
+    fits = [one for one in known if sought.casefold() in f"{one.label} {one.agent_id} {one.hint}".casefold()]
+    newest = [*[one for one in fits if one.usable][:most], *[one for one in fits if not one.usable][:most]]
+    for about in (None, made[1].key_id):
+        found = newest_keys(fixtures.pool, fixtures.tenant_id, sought=sought, about=about, most=most)
+        assert found == [one for one in known if one in newest or one.key_id == about]
 
 
 def test_the_successor_of_a_test_key_is_one_too(fixtures: Any) -> None:
