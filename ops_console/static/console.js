@@ -48,6 +48,18 @@ document.addEventListener("htmx:after:swap", (event) => {
   refusal?.scrollIntoView({ block: "center" });
 });
 
+// A form that loads the whole page is not htmx's: of two that are sent, the second would take away the first one's answer.
+const SENT_FOR = 10000;
+let sentAt = new WeakMap();
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post" || form.hasAttribute("hx-boost")) return;
+  const now = performance.now();
+  if (now - (sentAt.get(form) ?? -Infinity) < SENT_FOR) event.preventDefault();
+  else sentAt.set(form, now);
+});
+addEventListener("pageshow", () => { sentAt = new WeakMap(); });
+
 // A link that is called a button is pressed like one: with the space bar too.
 document.addEventListener("keydown", (event) => {
   const link = event.key === " " ? event.target.closest?.('a[role="button"]') : null;

@@ -21,6 +21,7 @@ let reloads = 0;
 globalThis.location = { reload: () => (reloads += 1) };
 globalThis.setInterval = () => {};
 globalThis.getSelection = () => null;
+globalThis.addEventListener = (name, act) => (heard[name] ??= []).push(act);
 globalThis.document = {
   hidden: false, addEventListener: (name, act) => (heard[name] ??= []).push(act),
   getElementById: (name) => ({ "signed-out": bar, "not-done": lost, offline, main })[name] ?? null,
@@ -37,6 +38,12 @@ const polled = (raw) => tell("htmx:before:response", { sourceElement: { hasAttri
 const acted = (raw) => tell("htmx:before:response", { sourceElement: null, response: { status: 200, raw } });
 const fresh = (whose) => ({ redirected: false, headers: new Headers(whose ? { "X-Operator-Id": whose } : {}) });
 const over = (more = "") => ({ redirected: true, url: `https://here/ops/sign-in?next=%2Fops${more}`, headers: new Headers() });
+const sent = (form) => {
+  let isSent = true;
+  for (const act of heard.submit ?? []) act({ target: form, defaultPrevented: false, preventDefault: () => (isSent = false) });
+  return isSent;
+};
+const form = (method, ...attributes) => ({ method, hasAttribute: (name) => attributes.includes(name) });
 const said = () => (bar.hidden ? "nothing" : lost.hidden ? "signed out" : "signed out and not carried out");
 """
 
@@ -76,3 +83,16 @@ def test_only_an_act_that_met_the_end_of_the_session_is_said_to_be_not_carried_o
     """
     after_the_loss, after_the_act = [False, False, "signed out"], [False, "signed out and not carried out"] * 2
     assert told(tmp_path, program) == [*after_the_loss, *after_the_act, True, "nothing", False, "signed out"]
+
+
+def test_a_form_that_loads_the_whole_page_is_not_sent_twice_by_an_impatient_finger(tmp_path: Path) -> None:
+    """The finding: a double click on Sign in used up a password that works once and took away the answer that had the
+    session, so that its owner was locked out.
+    """
+    program = """
+    const [signIn, filter, boosted] = [form("post"), form("get"), form("post", "hx-boost")];
+    const twice = [signIn, filter, boosted].map((one) => [sent(one), sent(one)]);
+    for (const act of heard.pageshow) act({});
+    return [...twice, sent(signIn)];
+    """
+    assert told(tmp_path, program) == [[True, False], [True, True], [True, True], True]
