@@ -60,7 +60,18 @@ def _form(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
     typed = {name: request.form.get(name, "") for name in ("email", "tenant")}
     given = {**typed, "next": own_address(request.values.get("next", ""))}
     undone = request.method == "GET" and "undone" in request.args
-    return shell.page(context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone)
+    return shell.page(
+        context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone,
+        once_more=given["next"] if _is_from_elsewhere() and not undone else None,
+    )  # fmt: skip
+
+
+def _is_from_elsewhere() -> bool:
+    """Whether a link on another site led here, past the page that it names. Browsers leave out a `SameSite=Strict` cookie
+    there, so nobody knows yet whether the person is signed in: a visit from this page will tell.
+    """
+    is_visit = request.method == "GET" and "next" in request.args
+    return is_visit and request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
 def _given() -> dict[str, Any]:

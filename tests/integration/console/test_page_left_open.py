@@ -206,6 +206,35 @@ def test_signing_out_of_a_session_that_ended_asks_for_nothing_to_be_repeated(fix
     assert [browser.submit("/ops/sign-out").headers["Location"] for _ in range(2)] == ["/ops/sign-in"] * 2
 
 
+def test_a_link_on_another_site_opens_its_page_for_whoever_is_signed_in(fixtures: Any) -> None:
+    """The finding: browsers leave out the cookie where a link is on another site (`SameSite=Strict`), so that each link of
+    a notice, read in a browser, asked an approver who was signed in to sign in.
+    """
+    address = f"/ops/approvals/{fixtures.approval()}"
+    browser, stranger = fixtures.browser("ann"), fixtures.app().test_client()
+
+    def shown(path: str, site: str, **more: str) -> str:
+        """What a browser shows that sends no cookie from there, without the rest of the page."""
+        visit = {"Accept": "text/html", "Sec-Fetch-Site": site, **more}
+        answer = stranger.get(path, headers=visit)
+        while answer.status_code == 303:
+            answer = stranger.get(answer.headers["Location"], headers=visit)
+        assert ">Sign in</h1>" in answer.text
+        return "".join(re.findall(r'<meta http-equiv="refresh"[^>]*>', answer.text))
+
+    again = f'<meta http-equiv="refresh" content="0; url={address}">'
+    assert shown(address, "cross-site") == again
+    # The second visit is from our own page, with the cookie: whoever has no session stays at the sign-in page.
+    assert browser.get(address).status_code == 200
+    assert [shown(address, site) for site in ("same-origin", "same-site", "none")] == [""] * 3
+    assert shown("/ops/sign-in?next=https://evil.example/", "cross-site") == again.replace(address, "/ops")
+    assert shown("/ops/sign-in", "cross-site") == ""
+    assert shown(f"/ops/sign-in?next={address}&undone=yes", "cross-site") == ""
+    form = {"email": "nobody@demo.local", "password": WORDS, "next": address}
+    refused = stranger.post("/ops/sign-in", data=form, headers={"Accept": "text/html"})
+    assert "http-equiv" not in refused.text
+
+
 def test_what_another_tab_had_to_say_is_told_though_a_page_was_under_way(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
