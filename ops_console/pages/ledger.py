@@ -20,10 +20,12 @@ from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
     MOST_OPERATIONS,
     LedgerFilter,
+    LedgerPart,
+    Place,
     counted,
     entries_of_operations,
     find_entry,
-    search_ledger,
+    search_part,
 )
 from ops_console.read_models.order_views import budget_of_entry
 from ops_console.read_models.refund_views import LedgerEntryRow, retry_refusal
@@ -78,7 +80,7 @@ def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
         values = _rows(context, asked)
     except InvalidInput as error:
         told = shell.refused(error)
-        values = _values(context, asked, [])
+        values = _values(context, asked, LedgerPart([]))
     fault = refused or told
     live = ledger_filter.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
@@ -91,17 +93,19 @@ def _rows(context: ConsoleContext, asked: dict[str, str]) -> dict[str, Any]:
     """Read one page of the list. Raises `InvalidInput` for a malformed filter or cursor."""
     wanted, before = ledger_filter.read_filter(asked), cursor_in()
     named, is_all = _named(context, wanted)
-    found = search_ledger(context.ledger, actor().tenant_id, named, before=before, limit=PAGE + 1)
+    found = search_part(context.ledger, actor().tenant_id, named, before=before, limit=PAGE + 1)
     return _values(context, asked, found, is_all=is_all)
 
 
 def _values(
-    context: ConsoleContext, asked: dict[str, str], found: list[LedgerEntryRow], *, is_all: bool = True
+    context: ConsoleContext, asked: dict[str, str], found: LedgerPart, *, is_all: bool = True
 ) -> dict[str, Any]:
+    is_full = len(found.entries) > PAGE
+    end = _place(found.entries[PAGE - 1]) if is_full else found.looked_to
     return {
-        "operations_looked_at": None if is_all else MOST_OPERATIONS,
-        "asked": asked, "rows": found[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
-        "older": _following(asked, found[PAGE - 1]) if len(found) > PAGE else None, "is_first": "cursor" not in request.args,
+        "operations_looked_at": None if is_all else MOST_OPERATIONS, "searching": end is not None and not is_full,
+        "asked": asked, "rows": found.entries[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
+        "older": ledger_filter.address(ADDRESS, asked, cursor=cursor_out(*end)) if end else None, "is_first": "cursor" not in request.args,
         "newest": ledger_filter.address(ADDRESS, asked),
     }  # fmt: skip
 
@@ -136,8 +140,8 @@ def _behind(context: ConsoleContext, public_id: str) -> str:
     return (found.refund_id if found.kind == "refund" else found.ledger_entry_id) or public_id
 
 
-def _following(asked: dict[str, str], last: LedgerEntryRow) -> str:
-    return ledger_filter.address(ADDRESS, asked, cursor=cursor_out(last.created_at, last.ledger_entry_id))
+def _place(row: LedgerEntryRow) -> Place:
+    return row.created_at, row.ledger_entry_id
 
 
 def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:

@@ -1,7 +1,8 @@
 """Search of ledger entries for operators: filtered, found by id, paged by key, and counted by status.
 
 Read models without customer data, as in `refund_views.py`. A statement has only the conditions that are asked for, so
-that the planner sees which index answers it; the cursor is (created_at, ledger_entry_id), never an offset.
+that the planner sees which index answers it; the cursor is (created_at, ledger_entry_id), never an offset. Of a search
+that no index answers, one page scans a bounded number of entries and says how far it came.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from typing import Any
 
 from psycopg.sql import Literal
-from sqlalchemy import any_, or_, select, text, tuple_
+from sqlalchemy import Integer, Select, TextClause, any_, bindparam, or_, select, text, tuple_
 
 from ops_console.read_models.refund_views import STATUSES, LedgerEntryRow
 from sentinel.store.database import Pool
@@ -22,6 +24,8 @@ from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import LEDGER_ENTRIES, LIMIT, sql_text, value
 
 MOST_COUNTED, MOST_EXECUTED_COUNTED = 10_000, 100_000
+LOOKED_AT = 50_000
+"""How many entries one page scans for those that match a filter without an index."""
 MOST_OPERATIONS = 100
 """For a search by the beginning of an operation's id: of how many operations the ledger entries are searched."""
 
@@ -50,6 +54,18 @@ class LedgerFilter:
     exact: str | None = None
 
 
+Place = tuple[datetime, str]
+"""Where a page ends: (created_at, ledger_entry_id) of the last entry that it shows or has searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """Matching entries, newest first. `looked_to` is where the search ended, if it ended before the ledger does."""
+
+    entries: list[LedgerEntryRow]
+    looked_to: Place | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """How many entries are in a status; `is_all` is False if there are more than were counted."""
@@ -57,6 +73,12 @@ class Counted:
     status: str
     entries: int
     is_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PartEnd:
+    created_at: datetime
+    ledger_entry_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +107,14 @@ CONDITIONS = {
     ),
     "exact": or_(_E.c.ledger_entry_id == value("exact", str), _E.c.refund_id == value("exact", str)),
 }
+# Without an index. The rows that a prefix finds, and those in a status that is rare, are few enough to look at all of them.
+_SCANNED = ("channel", "scenario", "currency", "decision", "reason_code", "least_minor", "most_minor")
+_COMMON = (None, "EXECUTED", "DENIED")
+_RANGE = ("since", "until")
 # True of every row. It is the predicate of the partial index ledger_newest, which statements without it cannot use.
 _NEWEST = text("e.created_at > '-infinity'")
 _BEHIND = tuple_(_E.c.created_at, _E.c.ledger_entry_id) < tuple_(value("before_at", datetime), value("before_id", str))
+_UP_TO = tuple_(_E.c.created_at, _E.c.ledger_entry_id) >= tuple_(value("last_at", datetime), value("last_id", str))
 FIND_ENTRY = SqlTemplate("""
 select {columns} from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
 """).fill(columns=_COLUMNS)
@@ -112,23 +139,63 @@ where tenant_id = %(tenant_id)s and operation_id between %(first)s and %(last)s 
 
 
 @cache
-def page_sql(asked: tuple[str, ...], *, behind: bool) -> str:
-    """The SQL of a page with conditions on the `asked` fields of the filter; with `behind`, a page after a cursor."""
-    page = select(text(_COLUMNS)).select_from(_E).where(_E.c.tenant_id == value("tenant_id", uuid.UUID), _NEWEST)
+def page_sql(asked: tuple[str, ...], *, behind: bool, up_to: bool = False) -> str:
+    """The SQL of a page with conditions on the `asked` fields of the filter; with `behind`, a page after a cursor. `up_to`:
+    ends at a given place.
+    """
+    page = _entries(text(_COLUMNS), asked, behind=behind).where(*([_UP_TO] if up_to else []))
+    return sql_text(page.limit(LIMIT))
+
+
+@cache
+def part_end_sql(asked: tuple[str, ...], *, behind: bool) -> str:
+    """The SQL of the place of the last entry that a page scans; no row if the ledger ends before."""
+    ends = _entries(text("e.created_at, e.ledger_entry_id"), asked, behind=behind)
+    return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
+
+
+def _entries(columns: TextClause, asked: tuple[str, ...], *, behind: bool) -> Select[Any]:
+    page = select(columns).select_from(_E).where(_E.c.tenant_id == value("tenant_id", uuid.UUID), _NEWEST)
     page = page.where(*(CONDITIONS[name] for name in asked), *([_BEHIND] if behind else []))
-    return sql_text(page.order_by(_E.c.created_at.desc(), _E.c.ledger_entry_id.desc()).limit(LIMIT))
+    return page.order_by(_E.c.created_at.desc(), _E.c.ledger_entry_id.desc())
 
 
 def search_ledger(
-    pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: tuple[datetime, str] | None, limit: int
-) -> list[LedgerEntryRow]:
-    """Matching entries, newest first, after the cursor `before` = (created_at, ledger_entry_id)."""
-    asked = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
+    pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: Place | None, limit: int, up_to: Place | None = None
+) -> list[LedgerEntryRow]:  # fmt: skip
+    """Matching entries, newest first, after the cursor `before` and not after the place `up_to`."""
+    asked = _asked(wanted)
     before_at, before_id = before or (None, None)
-    return all_rows(pool, LedgerEntryRow, page_sql(tuple(asked), behind=before is not None), {
+    last_at, last_id = up_to or (None, None)
+    statement = page_sql(tuple(asked), behind=before is not None, up_to=up_to is not None)
+    return all_rows(pool, LedgerEntryRow, statement, {
         **asked, "tenant_id": tenant_id, "limit": limit, "named": list(wanted.named),
-        "pattern": beginning(wanted.prefix or ""), "before_at": before_at, "before_id": before_id,
+        "pattern": beginning(wanted.prefix or ""), "before_at": before_at, "before_id": before_id, "last_at": last_at,
+        "last_id": last_id,
     }, plan_anew=True)  # fmt: skip
+
+
+def search_part(
+    pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: Place | None, limit: int
+) -> LedgerPart:
+    """Matching entries, newest first, after the cursor `before`; where no index answers, those of the next `LOOKED_AT` entries."""
+    asked = _asked(wanted)
+    is_found = "prefix" in asked or "exact" in asked or wanted.status not in _COMMON
+    end = None if is_found or asked.keys().isdisjoint(_SCANNED) else _part_end(pool, tenant_id, asked, before)
+    return LedgerPart(search_ledger(pool, tenant_id, wanted, before=before, limit=limit, up_to=end), end)
+
+
+def _part_end(pool: Pool, tenant_id: uuid.UUID, asked: dict[str, Any], before: Place | None) -> Place | None:
+    within = {name: asked[name] for name in _RANGE if name in asked}
+    before_at, before_id = before or (None, None)
+    found = one_row(pool, _PartEnd, part_end_sql(tuple(within), behind=before is not None), {
+        **within, "tenant_id": tenant_id, "before_at": before_at, "before_id": before_id, "offset": LOOKED_AT - 1, "limit": 1,
+    })  # fmt: skip
+    return None if found is None else (found.created_at, found.ledger_entry_id)
+
+
+def _asked(wanted: LedgerFilter) -> dict[str, Any]:
+    return {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
 
 
 def find_entry(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> LedgerEntryRow | None:

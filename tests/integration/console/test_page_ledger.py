@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+import psycopg
 import pytest
 from jinja2 import Environment, PackageLoader
 
@@ -29,7 +30,7 @@ from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
 from sentinel.store.ids import new_id
 from tests.integration.console.conftest import Person
-from tests.integration.console.test_console_refunds import add_entries, add_worker
+from tests.integration.console.test_console_refunds import add_entries, add_executed, add_worker
 
 HOSTILE = "‮evil‬ <script>alert(1)</script>​ 'quoted'"
 STEPS = [
@@ -142,6 +143,66 @@ def test_paging_counts_no_rows_from_the_start(fixtures: Any) -> None:
     behind = ledger_search.page_sql(tuple(ledger_search.CONDITIONS), behind=True)
     assert " offset " not in (behind + ledger_search.COUNTS).lower()
     assert "(e.created_at, e.ledger_entry_id) <" in behind
+
+
+def test_a_filter_without_an_index_looks_at_a_part_of_the_ledger_at_a_time_and_says_so(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: a filter that few rows match walked through all rows of the tenant, each time the list refreshed itself."""
+    add_various(fixtures)
+    monkeypatch.setattr(ledger_search, "LOOKED_AT", 2)
+    ann = fixtures.browser("ann", "viewer")
+
+    def parts(query: str) -> list[list[str]]:
+        """What each page shows, from the newest to the end."""
+        found, address = [], f"/ops/ledger?{query}"
+        while address:
+            page = ann.get(address)
+            found.append(names(page))
+            (end,) = re.findall(r'<a role="button"[^>]* href="([^"]+)">([^<]+)</a></p>', page.text) or [("", "")]
+            assert end[1] in ("", "Search older rows")
+            assert ("among those searched so far" in page.text) == (not found[-1] and end[1] != "")
+            address = end[0].replace("&amp;", "&")
+        return found
+
+    ids = {n: f"lge_{n}" for n in range(1, 10)}
+    assert parts("reason=stale_window") == [[], [ids[7]], [], [ids[3]], []]
+    assert parts("currency=JPY&least=5000&status=EXECUTED") == [[] for _ in range(5)]
+    assert parts("channel=private&since=2026-01-01T12:07") == [[ids[9]], [ids[7]]]
+    # What an index finds is looked for in the whole ledger.
+    for query, wanted in (("q=rf_3&channel=private", [ids[3]]), ("status=NEW&channel=retail", [ids[8], ids[4]]), ("status=DENIED", [ids[9], ids[5], ids[1]])):  # fmt: skip
+        assert parts(query) == [wanted], query
+
+
+@pytest.mark.fresh_database  # counts what is read
+def test_a_filter_that_nothing_matches_reads_no_more_of_a_ledger_that_grows(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_search, "LOOKED_AT", 500)
+
+    def reads() -> int:
+        """Blocks that one page reads."""
+        wanted = LedgerFilter(reason_code="nowhere")
+        with psycopg.connect(fixtures.url, autocommit=True) as connection:
+            fields = {"tenant_id": fixtures.tenant_id, "offset": 499, "limit": 1}
+            end = connection.execute(ledger_search.part_end_sql((), behind=False), fields).fetchone()
+            assert end is not None
+            fields |= {"reason_code": wanted.reason_code, "last_at": end[0], "last_id": end[1], "limit": 51}
+            total = 0
+            for statement in (
+                ledger_search.part_end_sql((), behind=False),
+                ledger_search.page_sql(("reason_code",), behind=False, up_to=True),
+            ):
+                found = connection.execute(f"explain (analyze, buffers, format json) {statement}", fields).fetchone()
+                assert found is not None
+                plan = found[0][0]["Plan"]
+                total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        return int(total)
+
+    add_executed(fixtures, 1, 1_000)
+    few = reads()
+    add_executed(fixtures, 1_001, 20_000)
+    assert reads() <= 2 * few
 
 
 def test_counts_stop_at_their_bound_and_say_so(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,8 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
             for asked in ((), ("prefix",), ("status", "since"))
             for behind in both
         ),
+        *(ledger_search.page_sql(("channel",), behind=behind, up_to=True) for behind in both),
+        *(ledger_search.part_end_sql(asked, behind=behind) for asked in ((), ("since",)) for behind in both),
         *(order_search.page_sql((), is_open=is_open, behind=behind) for is_open in both for behind in both),
         *(order_search.page_sql((), is_open=False, behind=behind, waiting=True) for behind in both),
         *(order_search.page_sql(("status",), is_open=False, behind=behind, not_let_through=True) for behind in both),
