@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -9,12 +10,16 @@ from typing import Any
 
 from ops_console.read_models import refund_views
 from sentinel.authority.actor import Actor
-from sentinel.core.errors import WorkerNotRunning
+from sentinel.core.errors import Conflict, WorkerNotRunning
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
+MOST_WAITING = 6
+"""How many requests wait at once in a process of the console: each holds a thread, and halts need one too."""
 _POLL_SECONDS = 0.1
 _IN_HAND_SECONDS = 5.0
+
+_places = threading.BoundedSemaphore(MOST_WAITING)
 
 
 def process_one(
@@ -29,12 +34,23 @@ def process_one(
     """Request one run and return the worker's answer.
 
     `request_id` makes the request idempotent: a form that is sent twice (a double click) is one request. Raises
-    `WorkerNotRunning` when no worker loop was seen in the last seconds, or when none answers in time.
+    `WorkerNotRunning` when no worker loop was seen in the last seconds, or when none answers in time, and `Conflict` when
+    `MOST_WAITING` requests wait already.
     """
     actor.must_be("approver")
     if not refund_views.is_worker_listening(pool, actor.tenant_id):
         raise WorkerNotRunning("no worker is running; start one with `retail-refund-agent --loop`")
-    request_id, end = request_id or new_id(), clock() + wait_seconds
+    if not _places.acquire(blocking=False):
+        raise Conflict(f"{MOST_WAITING} such requests wait for a worker already; try again in a moment")
+    try:
+        return _answer(pool, actor, request_id or new_id(), end=clock() + wait_seconds, pause=pause, clock=clock)
+    finally:
+        _places.release()
+
+
+def _answer(
+    pool: Pool, actor: Actor, request_id: uuid.UUID, *, end: float, pause: Callable[[float], None], clock: Callable[[], float]
+) -> dict[str, Any]:  # fmt: skip
     refund_views.ask_worker(pool, actor.tenant_id, request_id, actor.name)
     while True:
         answer = refund_views.worker_answer(pool, actor.tenant_id, request_id)

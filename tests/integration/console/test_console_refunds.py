@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from ops_console.api import refunds as refund_routes
-from ops_console.process_one import process_one
+from ops_console.process_one import MOST_WAITING, process_one
 from ops_console.read_models.refund_views import COUNTS, STATUSES
-from sentinel.core.errors import WorkerNotRunning
+from sentinel.core.errors import Conflict, WorkerNotRunning
 
 
 def add_entries(fixtures: Any, count: int, tenant_id: Any = None) -> None:
@@ -153,6 +153,32 @@ def test_a_question_nobody_takes_is_withdrawn(fixtures: Any) -> None:
     with pytest.raises(WorkerNotRunning, match="withdrawn"):
         process_one(fixtures.pool, fixtures.operator("ann"), wait_seconds=0.1)
     assert fixtures.sql("select result from refunds.process_requests") == [({"withdrawn": True},)]
+
+
+def test_few_requests_wait_for_a_worker_at_once_so_that_others_reach_the_console(fixtures: Any) -> None:
+    """The finding: each held one of 24 threads for up to fifteen seconds; a script that sent as many kept everybody out,
+    also from the page of halts.
+    """
+    add_worker(fixtures)
+    actor, waiting, go_on = fixtures.operator("ann"), threading.Semaphore(0), threading.Event()
+
+    def pause(_: float) -> None:
+        waiting.release()
+        go_on.wait(30)
+
+    threads = [threading.Thread(target=process_one, args=(fixtures.pool, actor), kwargs={"pause": pause}) for _ in range(MOST_WAITING)]  # fmt: skip
+    for one in threads:
+        one.start()
+    assert all(waiting.acquire(timeout=30) for _ in threads)
+    with pytest.raises(Conflict, match="wait for a worker"):
+        process_one(fixtures.pool, actor, wait_seconds=0.1)
+    answered = "update refunds.process_requests set finished_at = clock_timestamp(), result = '{}' returning 1"
+    assert len(fixtures.sql(answered)) == len(threads), "the one that was refused asked for nothing"
+    go_on.set()
+    for one in threads:
+        one.join()
+    with pytest.raises(WorkerNotRunning, match="withdrawn"):
+        process_one(fixtures.pool, actor, wait_seconds=0.1)
 
 
 def test_a_question_in_hand_is_not_withdrawn(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
