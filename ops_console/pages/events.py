@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import re
+import threading
 import unicodedata
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsO
 from ops_console.webhook_addresses import shown_to
 from sentinel.authority.halts import GLOBAL_HALT_OWNER, known_targets
 from sentinel.authority.public_ids import look_up_public_id
-from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id
 from sentinel.store.ids import event_of_proof, uuid_or_none
@@ -36,12 +37,15 @@ MOST_EXPORTED = 20_000
 tens of megabytes, held in memory until they are sent. A file that ends before the log does names the event after which
 the next begins.
 """
+MOST_AT_ONCE = 2
+"""How many files a process makes at once: each takes up to some hundred megabytes meanwhile, and a thread."""
 COLUMNS = (
     "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
 )  # fmt: skip
 EVERY_TENANT = "every tenant"
 """The value of `concerns` that selects the log of events that concern every tenant."""
 _FIELDS = ("concerns", "kind", "agent", "operation", "since", "until", "behind")
+_places = threading.BoundedSemaphore(MOST_AT_ONCE)
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
@@ -59,7 +63,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def events_export() -> Response:
         wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
         rows = EventsOfFile(context.pool, _owner(), wanted, most=MOST_EXPORTED)
-        body = "".join(csv_lines(COLUMNS, (_cells(_shown(row)) for row in rows))).encode()
+        if not _places.acquire(blocking=False):
+            raise Conflict("other files of events are being made; try again in a moment")
+        try:
+            # Encoded line by line: as one text, a single emoji would make each of its characters take four bytes.
+            body = b"".join(line.encode() for line in csv_lines(COLUMNS, (_cells(_shown(row)) for row in rows)))
+        finally:
+            _places.release()
         # An attachment (`_continued`), so that a browser saves the file and never renders it in this origin.
         return Response(
             body, content_type="text/csv; charset=utf-8; header=present",
