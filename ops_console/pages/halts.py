@@ -28,6 +28,9 @@ from sentinel.platform.http.bodies import load
 
 _SET, _LIFT = SetHaltSchema(), LiftHaltSchema()
 ADDRESS = "/ops/halts"
+MOST_SHOWN = 100
+"""How many halts in force of one agent, action or scenario the page lists; a search finds the others."""
+_WIDE = ("global", "tenant")
 MEASURED = 20
 """For how many of the newest halts the last effect is measured on the page."""
 
@@ -64,12 +67,16 @@ class _Page:
         """Render the page; `halt_id` is the halt whose lifting was refused, "" for any other refusal."""
         tenant_id = actor().tenant_id
         rows, left_out = list_lifted_too(self._context.pool, tenant_id)
+        in_force, lifted = ([row for row in rows if (row.lifted_at is None) is open_] for open_ in (True, False))
+        sought = request.args.get("q", "").strip()
+        drawn = _drawn(in_force, sought, halt_id)
+        measured = sorted((*drawn, *lifted), key=lambda row: row.set_at, reverse=True)[:MEASURED]
         return shell.page(
             self._context, "halts.html", title="Halts", refused=refused,
-            about=halt_id, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
-            lifted=[row for row in rows if row.lifted_at is not None], left_out=left_out,
+            about=halt_id, given=request.form, in_force=drawn, lifted=lifted, left_out=left_out,
+            asked={"q": sought}, hidden=len(in_force) - len(drawn), most=MOST_SHOWN,
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
-            effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=EFFECTS_AFTER_HALT,
+            effects={row.halt_id: self._effect(tenant_id, row) for row in measured}, looked=EFFECTS_AFTER_HALT,
         )  # fmt: skip
 
     def _effect(self, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
@@ -79,6 +86,18 @@ class _Page:
             (tenant_id, halt.halt_id, halt.lifted_at), lambda: last_effect(self._context.pool, tenant_id, halt)
         )
         return found
+
+
+def _drawn(in_force: list[HaltRow], sought: str, about: str) -> list[HaltRow]:
+    """Those whose scope, target or reason contains the search, as many as the page lists; always the one that the page is
+    about, and those of the whole tenant.
+    """
+    fits, found = 0, []
+    for row in in_force:
+        fits += (is_sought := sought.casefold() in f"{row.scope} {row.target} {row.reason}".casefold())
+        if row.scope in _WIDE or str(row.halt_id) == about or (is_sought and fits <= MOST_SHOWN):
+            found.append(row)
+    return found
 
 
 def _set(context: ConsoleContext) -> str:

@@ -61,6 +61,32 @@ def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fi
     assert "No halt is in force" in words(abe.get("/ops/halts"))
 
 
+def test_of_many_halts_in_force_the_newest_are_drawn_and_a_search_finds_the_others(fixtures: Any) -> None:
+    """The finding: all were, each with its form: with 3,000, as breakers may set for agents of any name, that is 4 MB."""
+    abe = fixtures.browser("abe", "admin")
+    assert abe.submit("/ops/halts", scope="tenant", reason="stop all").status_code == 303
+    fixtures.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+        " select %s, gen_random_uuid(), 'agent', 'run-' || n, 'kill', 'too much', 'x', clock_timestamp() + n * interval '1 s'"
+        " from generate_series(1, 150) n", fixtures.tenant_id,
+    )  # fmt: skip
+    answer = abe.get("/ops/halts")
+    told = words(answer)
+    assert answer.text.count("/lift#refused") == 101 and "stop all" in told, "what stops everything is always there"
+    assert "50 more are in force: only the newest 100 are shown" in told
+    assert "run-51 " in told and "run-50 " not in told
+    assert told.count("Nothing got through.") == 20
+    found = words(abe.get("/ops/halts?q=RUN-50"))
+    assert "run-50 " in found and "run-51 " not in found and "stop all" in found
+    ((about,),) = fixtures.sql("select halt_id::text from sentinel.halts where target = 'run-7'")
+    refused = abe.submit(f"/ops/halts/{about}/lift", reason="over")
+    assert refused.status_code == 400 and f"/ops/halts/{about}/lift#refused" in refused.text, "a proof is missing"
+    fixtures.sql("update sentinel.halts set lifted_at = clock_timestamp(), lifted_by = 'x' where scope = 'tenant'")
+    assert "No halt in force matches." in words(abe.get("/ops/halts?q=nowhere"))
+    fixtures.sql("update sentinel.halts set lifted_at = clock_timestamp(), lifted_by = 'x' where lifted_at is null")
+    assert "No halt is in force." in words(abe.get("/ops/halts"))
+
+
 def test_a_global_halt_is_shown_with_where_it_is_lifted_and_no_form(fixtures: Any) -> None:
     abe = fixtures.browser("abe", "admin", proved=True)
     set_it = "select halt_id from sentinel.set_halt(%s, %s, 'global', '', 'kill', 'x', 'root', %s)"
