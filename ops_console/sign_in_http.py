@@ -8,7 +8,7 @@ from flask import Response, request
 
 from ops_console import metrics
 from ops_console.accounts.known_devices import KNOWN_SECONDS
-from ops_console.accounts.sign_in import OpenedSession, PresentedCredentials, sign_in, sign_out
+from ops_console.accounts.sign_in import OpenedSession, PresentedCredentials, if_possible, sign_in, sign_out
 from ops_console.context import ConsoleContext
 from ops_console.identity import cookie_name, set_cookie
 from sentinel.core.errors import RateLimited, Unauthenticated
@@ -30,7 +30,8 @@ def sign_in_request(context: ConsoleContext, given: dict[str, Any], *, kind: str
         metrics.SIGN_INS.labels(error.code).inc()
         raise
     metrics.SIGN_INS.labels("signed-in").inc()
-    sign_out(context.pool, request.cookies.get(cookie_name(context.settings.insecure_cookies), ""))
+    earlier = request.cookies.get(cookie_name(context.settings.insecure_cookies), "")
+    if_possible(lambda: sign_out(context.pool, earlier))
     return opened
 
 

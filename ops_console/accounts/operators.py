@@ -9,7 +9,7 @@ from typing import Any
 
 from ops_console.accounts.second_factors import STEP_SECONDS
 from sentinel.store.database import Pool
-from sentinel.store.queries import all_rows, call_with_retry, changed, one_row
+from sentinel.store.queries import all_rows, call_with_retry, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -124,20 +124,6 @@ with done as (
 select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed', null, null, clock_timestamp(),
   jsonb_build_object('by', email, 'operator', email, 'operator_id', operator_id)) from done
 """
-
-
-# One of two concurrent sign-ins wins.
-USE_ONE_TIME_PASSWORD = """
-update sentinel.operators set password_used_at = clock_timestamp()
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(password_hash)s
-  and password_one_time and password_used_at is null
-"""
-
-
-def use_one_time_password(pool: Pool, who: Credentials) -> bool:
-    """Use up the password that somebody else set for this person. False when it was used before."""
-    fields = {"tenant_id": who.tenant_id, "operator_id": who.operator_id, "password_hash": who.password_hash}
-    return changed(pool, USE_ONE_TIME_PASSWORD, fields) == 1
 
 
 def find_operator(pool: Pool, tenant_id: uuid.UUID, email: str) -> OperatorRow | None:

@@ -68,19 +68,27 @@ HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
 _LIVES = """s.revoked_at is null and s.expires_at > clock_timestamp()
   and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)"""
 # Only if the account is still as it was when password and code were checked. Whatever ends sessions first updates or
-# locks this row, so when both happen at once, the later one sees the other.
+# locks this row, so when both happen at once, the later one sees the other. A password that works once is used up by the
+# session that it opens, and by nothing else: interrupted before, it still works. `kept`: the first attempt was committed
+# and its answer was lost.
 INSERT_SESSION = """
-with seen as (
-  update sentinel.operators o set last_signed_in_at = clock_timestamp()
+with kept as (
+  select s.expires_at from sentinel.operator_sessions s where s.tenant_id = %(tenant_id)s and s.session_hash = %(session_hash)s
+), seen as (
+  update sentinel.operators o set last_signed_in_at = clock_timestamp(),
+    password_used_at = case when o.password_one_time then clock_timestamp() end
   where o.tenant_id = %(tenant_id)s and o.operator_id = %(operator_id)s and o.active and o.password_hash = %(password_hash)s
     and o.changed_by_another_at::text is not distinct from %(changed_by_another)s::text
+    and (not o.password_one_time or o.password_used_at is null) and not exists (select from kept)
   returning o.operator_id
-)
+), made as (
 insert into sentinel.operator_sessions (tenant_id, session_hash, operator_id, csrf_token, kind, address, user_agent, expires_at)
 select %(tenant_id)s::uuid, %(session_hash)s::bytea, seen.operator_id, %(csrf_token)s::text, %(kind)s::text, %(address)s::text,
   %(user_agent)s::text, clock_timestamp() + make_interval(secs => %(absolute_seconds)s::double precision)
 from seen
 returning expires_at
+)
+select expires_at from made union all select expires_at from kept
 """
 FIND_SESSION = SqlTemplate("""
 select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.csrf_token, s.expires_at,
@@ -151,9 +159,11 @@ def insert_session(
     password_hash: str,
     changed_by_another: str | None,
 ) -> datetime | None:
-    """Store a new session and the time of the sign-in, and return the session's absolute end.
+    """Store a new session and the time of the sign-in, use up a password that works once, and return the session's
+    absolute end.
 
-    Returns None and stores nothing if the account has changed since `password_hash` and `changed_by_another` were read.
+    Returns None and stores nothing if the account has changed since `password_hash` and `changed_by_another` were read, or
+    if such a password was used before.
     """
     end = one_row(pool, SessionEnd, INSERT_SESSION, {
         "tenant_id": tenant_id, "operator_id": operator_id, "session_hash": session_hash, "csrf_token": csrf_token,

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
+
+import structlog
 
 from ops_console.accounts import known_devices
 from ops_console.accounts.known_devices import Devices
-from ops_console.accounts.operators import Credentials, credentials, use_one_time_password
+from ops_console.accounts.operators import Credentials, credentials
 from ops_console.accounts.passwords import is_right
 from ops_console.accounts.sessions import SignedIn, find_session, insert_session, revoke_session, touch_session
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
 from ops_console.accounts.totp import Vault, totp_step_of, use_code
 from sentinel.authority.actor import Actor
-from sentinel.core.errors import RateLimited, Unauthenticated
+from sentinel.core.errors import EngineUnavailable, RateLimited, StillDeciding, Unauthenticated
 from sentinel.core.operation import UNSAFE_TEXT
 from sentinel.store.database import Pool
+
+Done = TypeVar("Done")
+
+log = structlog.get_logger("sentinel.sign_in")
 
 _MOST_ADDRESS, _MOST_USER_AGENT = 64, 200
 TOO_MANY = "Too many sign-in attempts; try again later."
@@ -100,17 +108,24 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
         changed_by_another=who.changed_by_another,
     )  # fmt: skip
     if expires_at is None:
-        # The account was changed while its credentials were checked.
+        # The account was changed while its credentials were checked, or its password works once and was used.
         mark_refused(pool, attempt.attempt_id, email=email, who=None, password_right=False)
         raise Unauthenticated
-    mark_success(pool, attempt.attempt_id)
+    # From here on nothing may take the session away: where the password worked once, no other can be opened.
+    attempt_id, device = attempt.attempt_id, given.device if device_hash is not None else None
+    if_possible(lambda: mark_success(pool, attempt_id))
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
-    device = (
-        _remembered(pool, email, given.device if device_hash is not None else None, authenticator)
-        if given.kind == "page"
-        else None
-    )
-    return OpenedSession(cookie, csrf_token, expires_at, actor, who.tenant_label, device)
+    remembered = if_possible(lambda: _remembered(pool, email, device, authenticator)) if given.kind == "page" else None
+    return OpenedSession(cookie, csrf_token, expires_at, actor, who.tenant_label, remembered)
+
+
+def if_possible(do: Callable[[], Done]) -> Done | None:
+    """Do what follows an opened session; None if the database does not answer, and the cause goes to the log."""
+    try:
+        return do()
+    except (EngineUnavailable, StillDeciding) as error:
+        log.warning("sign_in_incomplete", cause=error.detail)
+        return None
 
 
 def _known_device(pool: Pool, email: str, given: PresentedCredentials, authenticator: Authenticator) -> bytes | None:
@@ -141,7 +156,7 @@ def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault,
     is_in = fits and (step is not None if has_factor else not attempt.needs_code)
     # A code that was used before is refused above already; this decides between two concurrent uses of one code.
     is_in = is_in and who is not None and (not has_factor or use_code(pool, vault, who, given.code))
-    if who is not None and is_in and (not who.password_one_time or use_one_time_password(pool, who)):
+    if who is not None and is_in:
         return who
     assert attempt.attempt_id is not None
     person = (who.tenant_id, who.operator_id) if who is not None else None
