@@ -138,18 +138,18 @@ def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> 
     """
     person = _person(actor)
     waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
-    if waiting is None:
-        known = credentials_of(pool, actor.tenant_id, person)
-        if known is not None and known.factor is not None:
+    if waiting is not None:
+        secret = vault.open(person, waiting.secret)
+        step = _matching(secret, waiting.now_step, clean_code(code)) if secret is not None else None
+        if step is None:
+            raise InvalidInput.of("code", "is not the code that the app shows now")
+        if second_factors.confirm(
+            pool, actor.tenant_id, person, secret=waiting.secret, step=step, by=actor.name, event_id=new_id()
+        ):
             return
-        raise Conflict("no second factor is waiting to be confirmed; set one up first")
-    secret = vault.open(person, waiting.secret)
-    step = _matching(secret, waiting.now_step, clean_code(code)) if secret is not None else None
-    if step is None:
-        raise InvalidInput.of("code", "is not the code that the app shows now")
-    if not second_factors.confirm(
-        pool, actor.tenant_id, person, secret=waiting.secret, step=step, by=actor.name, event_id=new_id()
-    ):
+    # The same form may have confirmed it: sent twice, or in a first attempt whose answer was lost.
+    known = credentials_of(pool, actor.tenant_id, person)
+    if known is None or known.factor is None:
         raise Conflict("no second factor is waiting to be confirmed; set one up first")
 
 

@@ -26,6 +26,7 @@ from tests.integration.console.second_factors import (
     forget_used_codes,
     with_secrets,
 )
+from tests.support.lost_connections import LosesConnection
 from tests.support.settings_table import render
 
 
@@ -244,6 +245,22 @@ def begun(browser: Any) -> str:
     """The secret that the page shows now."""
     page = browser.get("/ops/account/second-factor").get_data(as_text=True)
     return re.findall(r'class="secret">([A-Z2-7 ]+)<', page)[0].replace(" ", "")
+
+
+def test_a_second_factor_whose_confirmation_lost_its_answer_is_confirmed(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the page said that nothing was changed, and from then on signing in asked for a code."""
+    confirm = second_factors.confirm
+
+    def lost(pool: Any, *given: Any, **named: Any) -> bool:
+        return confirm(LosesConnection(pool, is_committed=True), *given, **named)
+
+    monkeypatch.setattr(second_factors, "confirm", lost)
+    ann = fixtures.browser("ann", app=with_secrets(fixtures))
+    enrol(fixtures, ann)
+    assert "From now on, signing in asks for a code." in ann.get("/ops/account").text
+    assert fixtures.sql("select count(*) from sentinel.events where kind = 'operator_second_factor_set'") == [(1,)]
 
 
 def test_a_secret_that_was_shown_is_another_when_it_is_begun_anew_or_minutes_later(fixtures: Any) -> None:
