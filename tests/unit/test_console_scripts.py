@@ -48,7 +48,7 @@ const said = () => (bar.hidden ? "nothing" : lost.hidden ? "signed out" : "signe
 """
 
 
-def told(tmp_path: Path, program: str) -> Any:
+def page_answers(tmp_path: Path, program: str) -> Any:
     """What the program returns, after the scripts were loaded in a page of the operator `ann`."""
     (tmp_path / "page.cjs").write_text(f"{PAGE}console.log(JSON.stringify((() => {{ {program} }})()));")
     scripts = [str(REPO / "ops_console" / "static" / name) for name in ("console.js", "live.js")]
@@ -69,7 +69,7 @@ def test_a_part_that_refreshes_itself_takes_nothing_of_another_person(tmp_path: 
     field.value = "half a reason";
     return [...taken, reloads, polled(fresh("bea")), reloads, said()];
     """
-    assert told(tmp_path, program) == [True, True, False, 1, False, 1, "signed out"]
+    assert page_answers(tmp_path, program) == [True, True, False, 1, False, 1, "signed out"]
 
 
 def test_only_an_act_that_met_the_end_of_the_session_is_said_to_be_not_carried_out(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_only_an_act_that_met_the_end_of_the_session_is_said_to_be_not_carried_o
     return [...lostAnswer, ...act, polled(fresh("ann")), said(), polled(over()), said()];
     """
     after_the_loss, after_the_act = [False, False, "signed out"], [False, "signed out and not carried out"] * 2
-    assert told(tmp_path, program) == [*after_the_loss, *after_the_act, True, "nothing", False, "signed out"]
+    assert page_answers(tmp_path, program) == [*after_the_loss, *after_the_act, True, "nothing", False, "signed out"]
 
 
 def test_a_form_that_loads_the_whole_page_is_not_sent_twice_by_an_impatient_finger(tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_a_form_that_loads_the_whole_page_is_not_sent_twice_by_an_impatient_fing
     for (const act of heard.pageshow) act({});
     return [...twice, sent(signIn)];
     """
-    assert told(tmp_path, program) == [[True, False], [True, True], [True, True], True]
+    assert page_answers(tmp_path, program) == [[True, False], [True, True], [True, True], True]
