@@ -99,7 +99,8 @@ select o.operator_id, o.email, o.role, o.active, o.created_at, o.last_signed_in_
 from sentinel.operators o
 left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
-order by not o.active, o.email limit 1000
+  and (not %(to_be_confirmed)s or o.active and c.email is not null)
+order by not o.active, o.email limit %(most)s
 """
 # Locks the operator's row in a statement before CHANGE_PASSWORD, which then sees the sessions that were being opened
 # while this waited for the lock.
@@ -147,11 +148,20 @@ def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> 
     return one_row(pool, Credentials, CREDENTIALS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
 
 
+MOST_PEOPLE = 1000
+"""How many of a tenant's people are listed."""
+
+
 def list_people(
-    pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None
-) -> list[PersonRow]:
-    """A tenant's people as an admin sees them, by address, deactivated ones last; with `operator_id`, only that one."""
-    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
+    pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None, to_be_confirmed: bool = False
+) -> list[PersonRow]:  # fmt: skip
+    """The first `MOST_PEOPLE` of a tenant as an admin sees them, by address, deactivated ones last; with `operator_id`,
+    only that one. `to_be_confirmed`: only active accounts that wait for a second administrator.
+    """
+    fields = {
+        "tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds, "to_be_confirmed": to_be_confirmed,
+        "most": MOST_PEOPLE,
+    }  # fmt: skip
     return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
 
 

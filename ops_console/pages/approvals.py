@@ -150,8 +150,8 @@ def _unconfirmed(context: ConsoleContext) -> list[PersonRow]:
     """Accounts that a second administrator has to confirm, for administrators."""
     if not has_role(actor().role, "admin"):
         return []
-    people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
-    return [one for one in people if one.changed_by and one.active]
+    idle_seconds = context.settings.idle_seconds
+    return list_people(context.pool, actor().tenant_id, idle_seconds=idle_seconds, to_be_confirmed=True)
 
 
 def _filter(name: str, allowed: tuple[str, ...]) -> str | None:

@@ -13,6 +13,7 @@ from marshmallow import fields
 from marshmallow.validate import OneOf
 
 from ops_console.accounts import operator_changes as change
+from ops_console.accounts import operators
 from ops_console.accounts.operator_changes import add_person, checked_address
 from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.accounts.passwords import make_password
@@ -121,7 +122,7 @@ def _list(context: ConsoleContext, told: shell.FormRefusal | None = None, *, pas
     actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
-        context, "operators.html", title="Operators", told=told, people=people, waits=_waits(context),
+        context, "operators.html", title="Operators", told=told, people=people, most=operators.MOST_PEOPLE, waits=_waits(context),
         roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip

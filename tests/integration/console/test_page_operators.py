@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from ops_console.accounts import operators
 from ops_console.accounts.operator_changes import change_operator
 from sentinel.authority.protected_changes import DEACTIVATE, SET_ROLE
 from sentinel.core.errors import Conflict, Forbidden
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import SECRET, api_sign_in, enrol, with_secrets
 from tests.integration.console.test_operators_commands import printed_json
+from tests.integration.console.test_page_policies import words
 
 ADDRESS = "/ops/operators"
 FIRST = "a first password"
@@ -199,3 +201,21 @@ def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:
     fixtures.operator("ada", "admin")
     printed_json(fixtures, "operators", "deactivate", "ada@demo.local")
     assert fixtures.sql("select active from sentinel.operators where role = 'admin'") == [(False,)]
+
+
+def test_of_more_people_than_are_listed_the_page_says_so_and_who_is_to_be_confirmed_is_named(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the page called the first thousand all, and the queue of approvals named no account beyond them."""
+    monkeypatch.setattr(operators, "MOST_PEOPLE", 3)
+    abe = fixtures.browser("abe", "admin", proved=True)
+    for name in ("ann", "bob", "zoe"):
+        fixtures.operator(name, "viewer")
+    fixtures.sql("update sentinel.operators set changed_by = (select operator_id from sentinel.operators where email = 'abe@demo.local') where email = 'zoe@demo.local'")  # fmt: skip
+    page = words(abe.get("/ops/operators"))
+    assert "All operators" not in page and "Only the first 3 are shown" in page and "zoe@demo.local" not in page
+    assert "zoe@demo.local (created or last changed by abe@demo.local)" in words(abe.get("/ops/approvals"))
+    fixtures.sql("update sentinel.operators set active = false where email = 'zoe@demo.local'")
+    assert "zoe@demo.local" not in words(abe.get("/ops/approvals"))
+    monkeypatch.setattr(operators, "MOST_PEOPLE", 5)
+    assert "All operators" in words(abe.get("/ops/operators"))
