@@ -14,7 +14,7 @@ from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
-from ops_console.read_models.events import EventRow, events_of
+from ops_console.read_models.events import MOST_OF_OPERATION, EventRow, events_of
 from sentinel.authority.in_doubt import find_operation, in_doubt_totals, list_in_doubt, resolve_in_doubt
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
@@ -72,7 +72,7 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
         refused=refused, given=request.form, row=found, events=events,
-        reason_text=reason_text, resolution=_resolution(events), since=since,
+        reason_text=reason_text, resolution=_resolution(events), since=since, most_events=MOST_OF_OPERATION,
         # A choice that was made for an earlier doubt of the operation is not preselected for this one.
         chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,
     )  # fmt: skip

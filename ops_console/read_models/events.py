@@ -26,6 +26,8 @@ LOOKED_AT = 20_000
 """How many events one page scans for those that match the filter."""
 MOST_PAGES = 50
 """How many pages are read for one file at most: with a filter that matches little, a file ends before the log does."""
+MOST_OF_OPERATION = 200
+"""How many events of one operation are read, the newest: one that is requested again for days leaves many."""
 COMMON = ("decision", "start", "outcome")
 """Kinds that occur for every operation; events of other kinds are rare and have an index (`schema/authority/events.sql`)."""
 KINDS = (
@@ -117,7 +119,7 @@ from (
 ) e
 left join sentinel.operations o using (tenant_id, operation_id)
 left join sentinel.feed p using (tenant_id, event_id)
-order by e.occurred_at, e.event_id limit %(limit)s
+order by e.occurred_at desc, e.event_id desc limit %(limit)s
 """).fill(agent=_AGENT.fill(event="e"))
 
 
@@ -181,11 +183,12 @@ class EventsOfFile:
             wanted = replace(wanted, before=page.before)
 
 
-def events_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, *, limit: int = 200) -> list[EventRow]:
-    """The events of one operation, oldest first."""
-    return all_rows(
-        pool, EventRow, OF_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id, "limit": limit}
-    )
+def events_of(
+    pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, *, limit: int = MOST_OF_OPERATION
+) -> list[EventRow]:
+    """The newest `limit` events of one operation, oldest first."""
+    fields = {"tenant_id": tenant_id, "operation_id": operation_id, "limit": limit}
+    return all_rows(pool, EventRow, OF_OPERATION, fields)[::-1]
 
 
 def _looked_by(wanted: EventFilter) -> str:

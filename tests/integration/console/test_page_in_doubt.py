@@ -108,6 +108,21 @@ def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, exe
     assert fixtures.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(1,)]
 
 
+def test_the_page_says_who_ended_a_doubt_however_much_was_recorded_before(fixtures: Any) -> None:
+    """The finding: it read the oldest 200 events of the operation, and knew of no resolution behind them."""
+    operation = doubted(fixtures, "100.00", 1)
+    fixtures.sql(
+        "select sentinel.append_event(%s, gen_random_uuid(), 'asked_again', %s, 'retail-refund-agent', clock_timestamp(), '{}')"
+        " from generate_series(1, 210)", fixtures.tenant_id, operation,
+    )  # fmt: skip
+    abe, path = fixtures.browser("abe", "admin", proved=True), f"/ops/in-doubt/{operation}"
+    form = {"executed": "yes", "evidence": "the bank has it", "in_doubt_since": looked_at(abe, operation)}
+    assert abe.submit(f"{path}/resolve", **form).status_code == 303
+    page = words(abe.get(path))
+    assert "already resolved as executed by abe@demo.local" in page and "the bank has it" in page
+    assert "Only the newest 200" in page
+
+
 def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(fixtures: Any) -> None:
     operation_id = doubted(fixtures, "100.00", 1)
     fixtures.sql("update sentinel.operation_states set act_until = clock_timestamp() + interval '1 hour'")
