@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 import segno
 from flask import Blueprint, Response, g, request
 from markupsafe import Markup
 
-from ops_console.accounts.operator_tokens import MOST_DAYS, issue_token, list_tokens, revoke_token
+from ops_console.accounts.operator_tokens import MOST_DAYS, TokenListing, issue_token, list_tokens, revoke_token
 from ops_console.accounts.own_account import change_own_password, end_own_session
 from ops_console.accounts.sessions import end_others, list_sessions
 from ops_console.accounts.totp import (
@@ -33,6 +34,8 @@ from sentinel.store.ids import new_id
 
 ADDRESS = "/ops/account"
 SECOND_FACTOR = f"{ADDRESS}/second-factor"
+MOST_TOKENS = 50
+"""How many tokens in use, and how many revoked or expired ones, the page lists, the newest; a program may make one each time it runs."""
 
 
 class PasswordSchema(StrictSchema):
@@ -156,6 +159,7 @@ def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response
 
 def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
     who = g.signed_in
+    usable, over = _newest_tokens(list_tokens(context.pool, who.tenant_id, who.operator_id))
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,
         given=request.form, can_have_second_factor=context.authenticator.vault.usable, most_days=MOST_DAYS,
@@ -164,8 +168,19 @@ def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about:
             context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
         ),
         token_id=new_id(),
-        tokens=list_tokens(context.pool, who.tenant_id, who.operator_id),
+        tokens=[*usable[:MOST_TOKENS], *over[:MOST_TOKENS]], left_out=max(len(usable), len(over)) > MOST_TOKENS, most=MOST_TOKENS,
+        now=datetime.now(UTC),
     )  # fmt: skip
+
+
+def _newest_tokens(known: list[TokenListing]) -> tuple[list[TokenListing], list[TokenListing]]:
+    """The tokens in use, and those that are revoked or expired; newest first."""
+    now = datetime.now(UTC)
+    usable = [
+        one for one in reversed(known) if one.revoked_at is None and (one.expires_at is None or one.expires_at > now)
+    ]
+    in_use = {one.token_id for one in usable}
+    return usable, [one for one in reversed(known) if one.token_id not in in_use]
 
 
 def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:

@@ -198,6 +198,29 @@ def powerful_forms(operator_id: Any, bob: Any) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+TOKENS = (
+    "insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, created_at, expires_at)"
+    " select tenant_id, gen_random_uuid(), sha256((%s || n)::bytea), operator_id, %s || ' ' || n || '.',"
+    " clock_timestamp() - interval '2 days' + n * interval '1 minute', clock_timestamp() + %s::interval"
+    " from sentinel.operators, generate_series(1, 60) n where email = 'ann@demo.local'"
+)
+
+
+def test_of_many_tokens_the_newest_are_drawn_and_one_that_expired_is_not_revoked(fixtures: Any) -> None:
+    """The finding: all that there ever were, as a program makes one each time it runs, and expired ones with a form."""
+    ann = fixtures.browser("ann", "approver")
+    fixtures.sql(TOKENS, "expired", "expired", "-1 hour")
+    page = ann.get("/ops/account").text
+    assert page.count("/revoke#refused") == 0 and page.count('class="chip expired"') == 50
+    fixtures.sql(TOKENS, "in use", "in use", "1 day")
+    page = ann.get("/ops/account").text
+    assert (page.count("/revoke#refused"), page.count('class="chip expired"')) == (50, 50)
+    assert "Only the newest 50 tokens in use" in page
+    assert "in use 11." in page and "in use 10." not in page and "expired 60." in page
+    fixtures.sql("delete from sentinel.operator_tokens where label not like '%1.'")
+    assert "Only the newest" not in ann.get("/ops/account").text
+
+
 def test_a_token_acts_by_no_form_of_the_pages_and_is_shown_no_secret(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
