@@ -74,6 +74,16 @@ def test_a_part_that_refreshes_itself_names_whose_it_is_as_the_page_does(fixture
     assert {(part.status_code, part.headers["X-Operator-Id"]) for part in parts} == {(200, whose)}
 
 
+def test_a_part_that_refreshes_itself_puts_nothing_in_place_anew_that_did_not_change(fixtures: Any) -> None:
+    """The finding: "This changed while you were looking at it" was put in place anew every three seconds: a screen reader
+    said it each time, and its link lost the keyboard's focus before one could press it.
+    """
+    browser = fixtures.browser("ann")
+    for page in (*PAGES, f"/ops/approvals/{fixtures.approval()}"):
+        parts = re.findall(r"<[^>]* hx-get=[^>]*>", browser.get(page).text)
+        assert parts and [part for part in parts if 'hx-swap="innerMorph"' not in part] == [], page
+
+
 def test_every_page_whose_forms_put_another_page_in_its_place_has_that_pages_scripts(fixtures: Any) -> None:
     """A form that htmx sends swaps the body alone: the scripts of the page that one is led to are not loaded with it."""
     admin, waiting = fixtures.browser("ann", "admin", proved=True), fixtures.approval()
