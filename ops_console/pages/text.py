@@ -1,8 +1,8 @@
 """How pages write values: foreign text with deceptive characters made visible, money, moments, shortened ids.
 
-Everything is escaped. A character that is invisible, or that moves others, is shown as its code point, so that two
-texts that differ never look the same (`GUARANTEES.md` G13, G38). A policy's amounts are put in words: a limit's cap,
-and the numbers that a condition names.
+Everything is escaped. A character that is invisible, that moves others, or that is stacked upon them, is shown as its
+code point, so that two texts that differ never look the same and none covers another (`GUARANTEES.md` G13, G38). A
+policy's amounts are put in words: a limit's cap, and the numbers that a condition names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from sentinel.authority.reasons import trouble_text
+from sentinel.core.customer_text import is_stacked
 from sentinel.core.money import DIGITS, major_text
 from sentinel.platform.outbound.failures import failure_text
 
@@ -45,7 +46,9 @@ def _shown(part: str) -> Markup:
     if part.isascii() and part.isprintable():
         # The fast path for text without odd characters, which nearly all text is; a page has hundreds.
         return escape(part)
-    return Markup("").join(_odd(*_named(c)) if _is_odd(c) else escape(c) for c in part)
+    return Markup("").join(
+        _odd(*_named(c)) if _is_odd(c) or is_stacked(part, place) else escape(c) for place, c in enumerate(part)
+    )
 
 
 def _is_odd(character: str) -> bool:

@@ -98,10 +98,10 @@ def visible_text(text: str) -> str:
     """
     cut = text[:_MOST_SHOWN] + ("…" if len(text) > _MOST_SHOWN else "")
     shown = _HIDDEN.sub(_code_point, UNSAFE_TEXT.sub(_code_point, cut))
-    return "".join(_code_point_of(c) if _is_stacked(shown, place) else c for place, c in enumerate(shown))
+    return "".join(_code_point_of(c) if is_stacked(shown, place) else c for place, c in enumerate(shown))
 
 
-def _is_stacked(text: str, place: int) -> bool:
+def is_stacked(text: str, place: int) -> bool:
     """Whether `place` is at least the third combining mark in a row: no language needs it, and many would cover nearby text."""
     return place >= 2 and all(unicodedata.combining(c) for c in text[place - 2 : place + 1])
 

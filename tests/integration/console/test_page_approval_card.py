@@ -80,6 +80,14 @@ def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(fixtures: Any, monke
     assert len(hidden_in(hostile_card(fixtures))) >= 6
 
 
+def test_marks_that_are_stacked_upon_a_letter_cover_nothing_of_a_card(fixtures: Any) -> None:
+    """The finding: any number of them was drawn, over the lines above and below the text that they were in."""
+    recorded = fixtures.guard("200.00", note="pay m" + "\u0301\u0316" * 60 + "e", name="re\u0301\u0323sume\u0301")
+    page = card(fixtures.browser("ann"), recorded.approval_id)
+    assert "m\u0301\u0316<span" in page and page.count("U+0301</span>") == 59
+    assert "re\u0301\u0323sume\u0301" in page, "two marks on a letter are a language's"
+
+
 def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(fixtures: Any) -> None:
     boss = fixtures.operator("boss", "admin")
     approval_id = fixtures.approval("640.00", owner=boss)
