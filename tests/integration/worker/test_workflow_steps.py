@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
 from tests.support.obstacles import NEVER_MET, OBSTACLES, Scene
 from tests.support.workflow_fixtures import BRANCHES, FEE, Branch, Shop, executed_once
 from worker.refunds.workflow.graph import Escalation
+from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.steps.checks import in_canary
+from worker.settlement.registry import system_names
 
 E = Escalation
 START = "action/guard/start"
@@ -225,9 +230,30 @@ def became_unready(scene: Scene) -> None:
     scene.shop.spies["private_refund"].ready = False
 
 
+def routed(scene: Scene, **otherwise: Any) -> None:
+    """The worker was restarted with an edited route table."""
+    shipped = Routes.load(policies_dir() / "routes.yaml", switches=None, systems=system_names())
+    scene.shop.parts["routes"] = Routes([replace(route, **otherwise) for route in shipped.all])
+
+
+def stopped_asking_customers(scene: Scene) -> None:
+    routed(scene, confirm_card=False)
+
+
+def was_sent_to_people(scene: Scene) -> None:
+    routed(scene, confirm_card=False, to_person=E.MODE_NEEDS_PERSON)
+
+
+def lost_its_route(scene: Scene) -> None:
+    scene.shop.parts["routes"] = Routes([])
+
+
 @pytest.mark.parametrize("reason", ["customer_declined", "confirmation_expired"])
-@pytest.mark.parametrize("meanwhile", [complained, turned_off, became_unready])
-def test_no_person_is_asked_about_what_its_customer_did_not_confirm(
+@pytest.mark.parametrize(
+    "meanwhile",
+    [complained, turned_off, became_unready, stopped_asking_customers, was_sent_to_people, lost_its_route],
+)
+def test_nobody_pays_or_is_asked_about_what_its_customer_did_not_confirm(
     scene: Scene, meanwhile: Callable[[Scene], None], reason: str
 ) -> None:
     """Whatever came up while the customer was asked: the request ends, as the message to the customer says."""

@@ -210,7 +210,7 @@ class RunContext:
     row: LedgerRow
     facts: KnownFacts
     card: Confirmation | None = None
-    """The customer's confirm card, as it stood when the run began."""
+    """The customer's confirm card, as it stood when the run began; also where the route asks no customer any more."""
     route: Route | None = None
     escalation: Escalation | None = None
     """The reason for which a person is being asked; None if none is."""
@@ -328,9 +328,17 @@ class ContextLoader:
     def _cards(self, rows: Sequence[LedgerRow]) -> dict[str, Confirmation]:
         if self._confirmations is None:
             return {}
-        routes = {row.ledger_entry_id: self._routes.find(row.channel, row.scenario, row.mode) for row in rows}
-        asking = [row_id for row_id, route in routes.items() if route is not None and route.confirm_card]
+        asking = [row.ledger_entry_id for row in rows if _was_claimed_before(row) or self._asks_customer(row)]
         return self._confirmations.latest(asking) if asking else {}
+
+    def _asks_customer(self, row: LedgerRow) -> bool:
+        route = self._routes.find(row.channel, row.scenario, row.mode)
+        return route is not None and route.confirm_card
+
+
+def _was_claimed_before(row: LedgerRow) -> bool:
+    """Whether an earlier run may have asked its customer, whatever its route says by now. A simulated row is not claimed."""
+    return row.claim_epoch > 1 or row.reason_code is not None
 
 
 class UndeclaredSteps(Exception):

@@ -387,9 +387,7 @@ class ConfirmCard:
 
     def asks_customer(self, context: RunContext) -> bool:
         """Whether this run will ask the customer."""
-        return (
-            context.route is not None and context.route.confirm_card and not self.is_confirmed(context) and not _is_begun(context.row)
-        )  # fmt: skip
+        return _asks(context) and not self.is_confirmed(context) and not _is_begun(context.row)
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Open a card for each row without one for these terms, unless the row could not be paid."""
@@ -403,7 +401,7 @@ class ConfirmCard:
 
     def opens_card(self, context: RunContext) -> bool:
         """Whether this run will open a card for its customer: there is none for these terms, and it could be paid."""
-        if self._confirmations is None or not self._is_ready(context) or _is_begun(context.row):
+        if self._confirmations is None or not _asks(context) or not self._is_ready(context) or _is_begun(context.row):
             return False
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
@@ -430,6 +428,10 @@ class ConfirmCard:
         if _is_begun(context.row):
             # It may have been paid already, whatever the customer answers: the authority says what became of it.
             return StepResult({"card": "started before"}, StepName.ASK_AUTHORITY)
+        if not _asks(context):
+            # Its customer was asked before the route was changed: a "no" counts, and a "yes" is not needed any more.
+            ended = self.ended_by_customer(context)
+            return ended if ended is not None else StepResult({"card": "not needed"}, StepName.ASK_AUTHORITY)
         if not self._is_ready(context):
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
@@ -448,6 +450,11 @@ class ConfirmCard:
                 {**output, "degraded": "notifier"}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY
             )
         return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+
+
+def _asks(context: RunContext) -> bool:
+    """Whether the row's route asks its customer now."""
+    return context.route is not None and context.route.confirm_card
 
 
 def _is_begun(row: LedgerRow) -> bool:

@@ -429,7 +429,8 @@ class CriticCheck:
     def run(self, context: RunContext) -> StepResult:
         """Go on to the customer or the authority; to a person on anything but a clear approval."""
         opinion, route = context.opinion, context.route
-        following = StepName.CONFIRM_CARD if route is not None and route.confirm_card else StepName.ASK_AUTHORITY
+        has_card = context.card is not None or (route is not None and route.confirm_card)
+        following = StepName.CONFIRM_CARD if has_card else StepName.ASK_AUTHORITY
         if opinion is None:
             return to_person(context, Escalation.CRITIC_ERROR, following)
         if opinion.approved and not opinion.reason:
