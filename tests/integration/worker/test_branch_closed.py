@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
@@ -68,11 +69,18 @@ class Desk:
         run_housekeeping(self.fixtures.authority.pool, 0)
         if leave_ended:
             let_leave_end(self.fixtures)
+        self._resolve(executed=False)
+
+    def say_executed(self) -> None:
+        run_housekeeping(self.fixtures.authority.pool, 0)
+        self._resolve(executed=True)
+
+    def _resolve(self, *, executed: bool) -> None:
         operation = self.fixtures.one(
             "select operation_id from sentinel.operations where idempotency_key = 'refund:begun'"
         )
         resolve_in_doubt(
-            self.fixtures.console_pool, actor(self.fixtures, "admin"), operation, executed=False, evidence="looked"
+            self.fixtures.console_pool, actor(self.fixtures, "admin"), operation, executed=executed, evidence="looked"
         )
 
 
@@ -228,6 +236,24 @@ def test_such_a_row_ends_once_a_person_said_that_it_was_not_executed(desk: Desk,
     desk.say_not_executed()
     desk.run(2)
     assert desk.stands() == ("ERROR", "not_executed") and desk.ledger.executions() == 0 and not desk.platform.done
+
+
+@pytest.mark.parametrize(
+    "close", [to_person, removed, outside, None], ids=["to_person", "removed", "outside", "halted"]
+)
+def test_such_a_row_is_no_start_of_somebody_else_once_a_person_said_that_it_was_executed(
+    desk: Desk, close: Callable[[str], str] | None
+) -> None:
+    """The start was the row's own, although its receipt never arrived and nothing of it is tried any more."""
+    begin_by_question(desk)
+    if close is None:
+        set_halt(desk.fixtures.console_pool, actor(desk.fixtures, "admin"), scope="tenant", reason="looking")
+    else:
+        desk.edit(close)
+    desk.say_executed()
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "executed_elsewhere") and desk.ledger.executions() == 0 and not desk.platform.done
+    assert desk.last_error().startswith("it was executed")
 
 
 @pytest.mark.parametrize("close", [to_person, removed, outside])

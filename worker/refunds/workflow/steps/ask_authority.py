@@ -95,8 +95,11 @@ class AskAuthority:
         _leave_orders_to_people(here)
         # Rows that an earlier question started whose answer was lost: they are asked about again with the start
         # enclosed, so that the receipt comes back. That also begins a new time to act, so it is not done for rows of
-        # which nothing more will be tried.
-        begun = [each for each in here if _lacks_receipt(each) and self._why_untried(each) is None]
+        # which nothing more will be tried; one whose outcome is known has no time to act any more.
+        begun = [
+            each for each in here
+            if _lacks_receipt(each) and (_status_of(each) == "completed" or self._why_untried(each) is None)
+        ]  # fmt: skip
         for context in begun:
             context.encloses_start = True
         self._fix_questions(begun)
@@ -180,7 +183,8 @@ class AskAuthority:
         if answer is None:
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
-        untried = self._why_untried(context) if row.may_be_started and _lacks_receipt(context) else None
+        is_open = row.may_be_started and _status_of(context) == "already_started" and _lacks_receipt(context)
+        untried = self._why_untried(context) if is_open else None
         context.answer, context.escalation = None, None
         if isinstance(answer, Stopped):
             context.event = transitions.nothing_started(row, transitions.let_go(row, transitions.ENDED))
@@ -238,10 +242,14 @@ def _lacks_receipt(context: RunContext) -> bool:
     Judged by the row and not by its route, which may have been closed since, or may settle elsewhere now.
     """
     answer, row = context.answer, context.row
-    return (
-        isinstance(answer, GuardAnswer) and answer.status == "already_started" and answer.start is None
-        and row.start_id is not None and row.permit_token is None
-    )  # fmt: skip
+    if not isinstance(answer, GuardAnswer) or row.start_id is None or row.permit_token is not None:
+        return False
+    is_executed = (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None)
+    return answer.start is None and (answer.status == "already_started" or is_executed)
+
+
+def _status_of(context: RunContext) -> str | None:
+    return context.answer.status if isinstance(context.answer, GuardAnswer) else None
 
 
 @lru_cache(256)
