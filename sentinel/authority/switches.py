@@ -168,12 +168,15 @@ def switch_states(
 ) -> dict[str, tuple[bool, int, Sequence[str]]]:
     """Return (on, canary percent, settlement systems that its launch gate did not try) by switch name, for agents.
 
-    Undeclared switches are left out, which means off.
+    Undeclared switches are left out, which means off. A switch that has no gate any more needs no proof either.
     """
-    flips = {one.name: (one.is_on, one.canary_percent, one.unproven) for one in found if one.kind == "switch"}
-    return {
-        name: flips.get(name, (*_as_declared(declared), ())) for name, declared in declared_switches.switches.items()
-    }
+    flips = {one.name: one for one in found if one.kind == "switch"}
+    states: dict[str, tuple[bool, int, Sequence[str]]] = {}
+    for name, declared in declared_switches.switches.items():
+        flip = flips.get(name)
+        unproven = flip.unproven if flip is not None and declared.gate is not None else ()
+        states[name] = (*_as_declared(declared), ()) if flip is None else (flip.is_on, flip.canary_percent, unproven)
+    return states
 
 
 def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:

@@ -13,9 +13,16 @@ import pytest
 from psycopg import errors as pg
 
 from sentinel.authority.gate_reports import MAX_AGE_DAYS, gate_states, record_gate_report
-from sentinel.authority.switches import CanaryTooWide, GateRefused, SwitchChange, list_switches
+from sentinel.authority.switches import (
+    CanaryTooWide,
+    GateRefused,
+    SwitchChange,
+    list_switches,
+    switch_states,
+    switches_and_halts,
+)
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
-from sentinel.policy.switches import SwitchFile
+from sentinel.policy.switches import DeclaredSwitches, SwitchFile
 from tests.mutants import cut
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, at_once, refused, scaled
@@ -225,6 +232,16 @@ def test_agents_are_told_which_systems_a_gate_did_not_try_for_real(fixtures: Fix
     assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["ticket"]}
     record(fixtures, report={"simulated": [], "unproven": []})
     assert seen(fixtures) == {"on": True, "canary_percent": 5}
+
+
+def test_a_switch_whose_gate_was_taken_out_of_the_file_needs_no_proof_of_its_systems(fixtures: Fixtures) -> None:
+    """No gate can try Stripe, so its branches need a switch without one: an old report must not hold their rows back for ever."""
+    record(fixtures, report={"simulated": [], "unproven": ["ticket", "stripe"]})
+    on(fixtures)
+    found = switches_and_halts(fixtures.console_pool, fixtures.tenant_id)
+    assert switch_states(BOOK, found)[FEE] == (True, 5, ["ticket", "stripe"])
+    ungated = {**BOOK.switches, FEE: replace(BOOK.switches[FEE], gate=None, policy=None)}
+    assert switch_states(DeclaredSwitches(ungated), found)[FEE] == (True, 5, ())
 
 
 @pytest.mark.parametrize("arranged", [no_report, of_the_text_before_a_reload])
