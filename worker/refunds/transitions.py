@@ -207,12 +207,15 @@ def _is_own_start(row: LedgerRow, answer: GuardAnswer) -> bool:
 
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy: RetryPolicy) -> Change | ReleaseLease:
     """The event for a guard without a usable answer: a failure outside postpones the row, one about the row is for a person."""
+    # Nothing may be paid anew that was begun, however the authority refuses the question now.
+    is_begun = row.may_be_started or row.is_begun_outside
     if isinstance(error, KeyConflict):
-        return give_up(row, f"key_conflict: {key_conflict_text(error, _ENTER_ANEW)}")
+        then = _IN_DOUBT.removeprefix("; ") if is_begun else _ENTER_ANEW
+        return give_up(row, f"key_conflict: {key_conflict_text(error, then)}")
     if isinstance(error, Rejected) and error.code == RESOLVED:
         return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
     if failure_scope(error) is FailureScope.ROW:
-        return give_up(row, f"rejected_by_authority: {error.detail}")
+        return give_up(row, f"rejected_by_authority: {error.detail[:300]}{_IN_DOUBT if is_begun else ''}")
     wait = (error.retry_after_seconds if isinstance(error, Unreachable) else None) or 0.0
     return postpone(row, error.detail, retry_policy, at_least=wait)
 

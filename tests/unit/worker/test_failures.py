@@ -88,6 +88,18 @@ def test_a_refusal_of_the_row_ends_it_at_once_with_the_reason() -> None:
     assert isinstance(told, Change) and (told.last_error or "").endswith("under another ledger entry id")
 
 
+@pytest.mark.parametrize("begun", [{"may_be_started": True}, {"is_begun_outside": True}], ids=["started", "outside"])
+@pytest.mark.parametrize("status, kind", [(422, KeyConflict), (400, Rejected)])
+def test_a_row_that_may_have_been_paid_is_not_to_be_entered_anew_whatever_refuses_its_question(
+    status: int, kind: type[Rejected], begun: dict[str, bool]
+) -> None:
+    refused = kind(status=status, type="x", title="t", detail="d" * 500)
+    ended = transitions.after_no_answer(row(start_id=uuid.uuid4(), **begun), refused, PATIENCE)
+    assert isinstance(ended, Change) and ended.event is LedgerEvent.GAVE_UP
+    assert (ended.last_error or "").endswith("; it may have been started: see `sentinel in-doubt list`")
+    assert "enter it" not in (ended.last_error or "")
+
+
 def test_a_wait_that_is_asked_for_is_kept_up_to_the_longest_pause() -> None:
     asked = {seconds: Unreachable(NoAnswerKind.BUSY, "429", retry_after_seconds=seconds) for seconds in (30.0, 9999.0)}
     pauses = {n: transitions.after_no_answer(row(), error, PATIENCE).due_in_seconds for n, error in asked.items()}
