@@ -50,7 +50,7 @@ def main() -> int:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     wrong = wrong_executions(file, found.executed, found.moved)
-    judgement = judge(job, file, found.seen, wrong, day_changed=found.day_changed)
+    judgement = judge(job, file, found.seen, wrong, executed=found.executed, day_changed=found.day_changed)
     sys.stdout.buffer.write(orjson.dumps(report_of(job, file, judgement)))
     return 0
 

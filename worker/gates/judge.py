@@ -11,9 +11,11 @@ from typing import Any
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from worker.gates.boundaries import Boundary, of_case, wanted
 from worker.gates.cases import Case, CaseFile
+from worker.gates.fixtures import names_of
 from worker.gates.run_request import RunRequest
 from worker.gates.simulated_systems import NAMES
-from worker.gates.wrong_executions import WrongExecution
+from worker.gates.wrong_executions import Executed, WrongExecution
+from worker.settlement.registry import reached_by
 from worker.settlement.stripe_refunds import StripeRefunds
 
 LEAST_LOWER_BOUND = 0.95
@@ -57,7 +59,8 @@ class ReplayedRow:
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """The outcome of a run. `results` and `seen` are by case id; `open` are the boundaries that no correct case tested;
-    `lower` and `upper` bound the rate of correct cases."""
+    `lower` and `upper` bound the rate of correct cases; `tried` are the outside systems that a correct case was executed
+    in."""
 
     results: Mapping[str, GateCaseResult]
     seen: Mapping[str, ReplayedRow]
@@ -67,6 +70,7 @@ class GateResult:
     lower: float
     upper: float
     problems: tuple[str, ...]
+    tried: frozenset[str] = frozenset()
 
     @property
     def passed(self) -> bool:
@@ -84,9 +88,10 @@ def judge(
     seen: Mapping[str, ReplayedRow],
     wrong: Sequence[WrongExecution],
     *,
+    executed: Sequence[Executed] = (),
     day_changed: bool = False,
 ) -> GateResult:
-    """Judge a run; `seen` has the rows by case id. Only correct and incorrect cases count, and a wrong execution is incorrect."""
+    """Judge a run; `seen` has the rows by case id, `executed` the execution rows. Only correct and incorrect cases count, and a wrong execution is incorrect."""
     mistaken = {one.case for one in wrong}
     results = {case.id: _result(case, seen.get(case.id, ReplayedRow(None)), case.id in mistaken) for case in file.cases}
     proven = [case for case in file.cases if results[case.id] is GateCaseResult.CORRECT]
@@ -96,7 +101,10 @@ def judge(
     number = correct + sum(result is GateCaseResult.INCORRECT for result in results.values())
     lower, upper = wilson(correct, number)
     problems = _problems(wrong, left, lower, any(case.want.end == "execute" for case in proven), day_changed)
-    return GateResult(results, seen, tuple(wrong), covered, left, lower, upper, tuple(problems))
+    entries = {names_of(case).entry for case in proven}
+    settled_in = {row.system for row in executed if row.ledger_entry_id in entries}
+    tried = frozenset(system for name in settled_in for system in reached_by(name))
+    return GateResult(results, seen, tuple(wrong), covered, left, lower, upper, tuple(problems), tried)
 
 
 def wilson(right: int, number: int) -> tuple[float, float]:
@@ -147,7 +155,8 @@ def report_of(job: RunRequest, file: CaseFile, found: GateResult) -> dict[str, A
         ],
         "simulated": list(NAMES) if job.simulate_systems else [],
         "unproven": [
-            *(system.name for system in OUTSIDE_SYSTEMS if system.url_field not in job.sandbox), *NEVER_TRIED,
+            *(system.name for system in OUTSIDE_SYSTEMS if system.url_field not in job.sandbox or system.name not in found.tried),
+            *NEVER_TRIED,
         ],
         "sandbox": sorted(name.removesuffix("_url") for name in job.sandbox if name.endswith("_url")),
         "cases_file": file.name, "cases_digest": file.digest,

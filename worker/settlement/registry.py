@@ -298,6 +298,13 @@ def system_names() -> tuple[str, ...]:
     return Systems.from_settings(WorkerSettings()).names()
 
 
+def reached_by(name: str) -> tuple[str, ...]:
+    """The names of the outside systems that settling in `name` uses; empty for a system in the ledger. Raises `UnknownSystem`."""
+    from worker.refunds.settings import WorkerSettings
+
+    return tuple(getattr(Systems.from_settings(WorkerSettings()).get(name), "reaches", ()))
+
+
 def _outside(settings: WorkerSettings, book: Effects | None) -> list[HttpSystem | StripeRefunds]:
     wait = settings.settlement_timeout_seconds
     return [

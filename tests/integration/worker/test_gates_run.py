@@ -132,6 +132,16 @@ def test_the_operators_sandboxes_are_really_asked_and_the_report_names_them(fixt
         assert {system for system, _ in sandbox.effects} == {"platform_backend", "ticket"}
 
 
+def test_a_sandbox_that_no_case_came_to_is_not_proven(fixtures: Fixtures) -> None:
+    """Without the critic of its branch every case of the sandbox goes to a person, and the gate passes by the others."""
+    with serve_simulated_systems() as sandbox:
+        env = {"WORKER_PLATFORM_URL": f"{sandbox.url}/platform_backend", "WORKER_PLATFORM_KEY": "sandbox-key"}
+        ran, report = gates(fixtures, "fee", "--sandbox", **env)
+        assert ran.returncode == 0, ran.stderr
+        assert report["passed"] and report["sandbox"] == ["platform"] and sandbox.effects == {}
+        assert report["unproven"] == ["price_difference", "platform_backend", "ticket", "stripe"]
+
+
 @pytest.mark.parametrize(
     "given, says",
     [(["--sandbox"], "needs an outside system"), (["--sandbox", "--simulate-systems"], "do not go together")],

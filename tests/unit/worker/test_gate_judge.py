@@ -214,12 +214,35 @@ def test_only_cases_exactly_at_a_limit_or_one_unit_over_it_stand_on_it() -> None
     assert of_case(case("two_over", PERSON, amount_minor=1000, before=(EarlierRefund(2002, "today"),)), JOB) == set()
 
 
-@pytest.mark.parametrize("sandbox", [{}, {"platform_url": "http://127.0.0.1:1"}])
-def test_a_report_proves_only_the_outside_systems_that_were_tried_and_never_stripe(sandbox: dict[str, str]) -> None:
-    """A worker sends rows that would settle in another one to a person, and Stripe moves money as the others do."""
+SANDBOXES = {"platform_url": "http://127.0.0.1:1", "ticket_url": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    "sandbox, system, tried",
+    [
+        ({}, "platform_backend", set()), (SANDBOXES, None, set()), (SANDBOXES, "private_refund", set()),
+        (SANDBOXES, "platform_backend", {"platform_backend"}),
+        (SANDBOXES, "ticket_then_platform", {"ticket", "platform_backend"}),
+    ],
+)  # fmt: skip
+def test_a_report_proves_only_the_outside_systems_that_were_tried_and_never_stripe(
+    sandbox: dict[str, str], system: str | None, tried: set[str]
+) -> None:
+    """A sandbox that no correct case was executed in, as one that was not ready, proves nothing. A worker sends rows that
+    would settle in another one to a person, and Stripe moves money as the others do."""
     file = a_file(boundary_cases())
-    report = report_of(replace(JOB, sandbox=sandbox), file, judge(JOB, file, {}, []))
+    executed = [] if system is None else [Executed(names_of(file.cases[0]).entry, "rf", 800, "EUR", system)]
+    found = judge(JOB, file, as_wanted(file), [], executed=executed)
+    report = report_of(replace(JOB, sandbox=sandbox), file, found)
+    assert report["passed"]
     outside = set(Systems.from_settings(WorkerSettings()).adapters)
-    assert set(report["unproven"]) == outside - ({"platform_backend"} if sandbox else set())
+    assert set(report["unproven"]) == outside - tried
     with_stripe = Systems.from_settings(WorkerSettings(stripe_key="rk_live_x"))
     assert with_stripe.configured_outside("stripe") & set(report["unproven"]) == {"stripe"}
+
+
+def test_a_system_in_which_a_case_came_out_wrong_is_not_proven_by_it() -> None:
+    file = a_file(boundary_cases(), 1000)
+    executed = [Executed(names_of(file.cases[0]).entry, "rf", 800, "EUR", "platform_backend")]
+    found = judge(JOB, file, as_wanted(file, {file.cases[0].id: ReplayedRow("DENIED")}), [], executed=executed)
+    assert "platform_backend" in report_of(replace(JOB, sandbox=SANDBOXES), file, found)["unproven"]
