@@ -30,6 +30,8 @@ FIELDS = ("channel", "scenario", "mode", "currency", "amount", "paid", "order", 
           "attempts")  # fmt: skip
 _TERM = re.compile(r"([0-9]{1,6})([dhms])", re.ASCII)
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_LONGEST_SECONDS = 36_500 * 86_400
+"""An order is not older than a century: no date can be computed for much longer times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class _Reader:
         text = self._source.text(node, name)
         if text == SAME and same:
             return same
-        if text.strip("0.") == "":
+        if text.strip("0.") == "" and name != "amount":
             return 0
         try:
             return parse_money(text, currency).amount_minor
@@ -138,7 +140,10 @@ class _Reader:
         terms = [_TERM.fullmatch(term) for term in text.split("+")]
         if not all(terms):
             raise self._source.error(node.place, f'{name}: "{text}" is not a time such as 7d, 3h or 7d+1s')
-        return sum(int(term[1]) * _SECONDS[term[2]] for term in terms if term)
+        found = sum(int(term[1]) * _SECONDS[term[2]] for term in terms if term)
+        if found > _LONGEST_SECONDS:
+            raise self._source.error(node.place, f"{name}: {text} is more than a hundred years")
+        return found
 
     def words(self, name: str) -> str | None:
         node = self._nodes.get(name)

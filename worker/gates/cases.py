@@ -33,6 +33,8 @@ from worker.settlement.registry import system_names
 
 ENDS = ("execute", "person", "deny", "error", "waiting")
 MOST_CASES = 2000
+_LONGEST_ID = 110
+"""In characters, with the values of `each`: the ids of a case's rows are made of it, and are bounded."""
 AWAITING_CUSTOMER = "awaiting_customer"  # the only reason that neither the authority nor an escalation gives
 _HEAD = ("scenario", "systems", "base")
 _CASE = ("id", "each", "given", "want")
@@ -115,6 +117,10 @@ def _add(source: Source, node: Node, case: Case, found: dict[str, Case], systems
         raise source.error(node.place, f'two cases are named "{case.id}"', f"the other is at {found[case.id].where}")
     if case.want.end == "execute" and case.given.channel not in systems:
         raise source.error(node.place, f'"{case.id}" is to be executed, but systems has no "{case.given.channel}"')
+    if len(case.id) > _LONGEST_ID:
+        raise source.error(
+            node.place, f'the name "{case.id}" with the values of `each` is longer than {_LONGEST_ID} characters'
+        )
     if len(found) >= MOST_CASES:
         raise source.error(node.place, f"there are more than {MOST_CASES} cases")
     found[case.id] = case

@@ -49,6 +49,9 @@ def refusal(folder: Path, cases: str, **over: str) -> tuple[int, str]:
         ("  - {id: a, want: {end: person}}\n  - {id: a, want: {end: deny}}", 6, 'two cases are named "a"'),
         ("  - {id: a, given: {channel: public}, want: {end: execute}}", 5, 'systems has no "public"'),
         ("  - {id: a}", 5, '"want" is missing'),
+        ("  - {id: a, given: {amount: \"0.00\"}, want: {end: person}}", 5, "must be more than 0"),
+        ("  - {id: a, given: {delivered: 999999d}, want: {end: person}}", 5, "is more than a hundred years"),
+        (f"  - {{id: {'a' * 60}, each: {{reason: [{'b' * 30}], note: [{'c' * 30}]}}, want: {{end: person}}}}", 5, "longer than 110"),
     ],
 )  # fmt: skip
 def test_a_fault_is_refused_with_its_line_and_the_nearest_known_word(
