@@ -213,9 +213,13 @@ def _settled(life: Life) -> Iterator[Moment]:
             title = "Report discarded" if is_discarded else "Report acknowledged by the authority"
             yield Moment(report.acknowledged_at, "settlement", title, words=report.last_error if is_discarded else None)
     for wrong in life.wrong:
-        yield Moment(
-            wrong.found_at, "reconciliation", f"Wrong execution found: {wrong.finding.replace('_', ' ')}", "error"
+        # What a bank sent back was executed as it should have been.
+        title = (
+            "Sent back: the customer does not have the refund"
+            if wrong.finding == "refund_failed"
+            else f"Wrong execution found: {wrong.finding.replace('_', ' ')}"
         )
+        yield Moment(wrong.found_at, "reconciliation", title, "error")
 
 
 def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:

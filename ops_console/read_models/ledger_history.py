@@ -103,7 +103,7 @@ class LedgerReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A finding of the reconciliation about the entry's execution."""
+    """A finding of the reconciliation about the entry's execution, or `refund_failed`: it was sent back by a bank."""
 
     finding: str
     found_at: datetime

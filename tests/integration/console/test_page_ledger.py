@@ -24,7 +24,7 @@ from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_history import LedgerReportRow, Life, Trail
+from ops_console.read_models.ledger_history import LedgerReportRow, Life, Trail, Wrong
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
@@ -312,6 +312,13 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
         "Report discarded",
         "discarded by anna: CASE-7",
     )
+
+
+def test_a_refund_that_a_bank_sent_back_is_not_called_a_wrong_execution() -> None:
+    found = [Wrong(finding, datetime.now(UTC)) for finding in ("refund_failed", "other_system")]
+    assert [one.title for one in timeline(Life([], [], [], [], [], [], found, []))] == [
+        "Sent back: the customer does not have the refund", "Wrong execution found: other system",
+    ]  # fmt: skip
 
 
 def test_a_codes_chip_reads_as_words_and_a_ledgers_state_as_it_is_called() -> None:
