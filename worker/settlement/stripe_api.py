@@ -42,14 +42,14 @@ def result_of_error(status: int | None, code: str | None, body: object = None) -
 
 
 class StripeApi:
-    """Stripe's API under one key; `seconds` is the timeout of each exchange. Thread-safe; nothing raises."""
+    """Stripe's API under one key; `seconds` is the timeout of each exchange. Without a key nothing is asked. Thread-safe; nothing raises."""
 
     def __init__(self, api_key: str, url: str = API, seconds: float = 5.0) -> None:
         self._api_key, self._url, self._seconds = api_key, url.rstrip("/"), seconds
 
     def can_read_refunds(self, seconds: float) -> bool:
         """Whether Stripe lets the key read refunds; False without an answer within `seconds`."""
-        asked = _asked(lambda: self._client(seconds).v1.refunds.list({"limit": 1}))
+        asked = self._asked(lambda: self._client(seconds).v1.refunds.list({"limit": 1}))
         return not isinstance(asked, EffectRefused | NoAnswer)
 
     def refunds_of(self, payment_ref: str) -> list[dict[str, Any]] | EffectRefused | NoAnswer:
@@ -64,7 +64,7 @@ class StripeApi:
                 found.append(_refund_object(refund.to_dict()))
             return found
 
-        return _asked(read)
+        return self._asked(read)
 
     def currency_of(self, payment_ref: str) -> str | EffectRefused | NoAnswer:
         """Read the currency that a payment was made in, as ISO 4217 code in capitals."""
@@ -78,14 +78,17 @@ class StripeApi:
                 raise ValueError("no payment object")
             return currency.upper()
 
-        return _asked(read)
+        return self._asked(read)
 
     def refund(
         self, payment_ref: str, amount: int, key: str, metadata: Mapping[str, str]
     ) -> dict[str, Any] | EffectRefused | NoAnswer:
         """Refund `amount` (in Stripe's units) under the idempotency key `key`; return Stripe's refund object."""
         asked: Any = {**_of(payment_ref), "amount": amount, "metadata": dict(metadata)}
-        return _asked(lambda: self._client().v1.refunds.create(asked, {"idempotency_key": key}).to_dict())
+        return self._asked(lambda: self._client().v1.refunds.create(asked, {"idempotency_key": key}).to_dict())
+
+    def _asked(self, ask: Callable[[], T]) -> T | EffectRefused | NoAnswer:
+        return _asked(ask) if self._api_key else NoAnswer("not configured")
 
     def _client(self, seconds: float | None = None) -> stripe.StripeClient:
         import stripe

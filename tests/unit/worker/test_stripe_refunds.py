@@ -247,6 +247,17 @@ def test_it_is_ready_when_the_key_may_read_refunds(server: StripeServer, payment
     assert not StripeRefunds("rk_test_x", None, url=server.url).is_ready()
 
 
+def test_without_a_key_nobody_is_asked_and_what_was_begun_says_that_it_is_not_configured(
+    server: StripeServer, payments: Payments
+) -> None:
+    """The key was taken out of the settings while a refund is under way: that is no refused key."""
+    payments.payments["lge_1"] = Payment("pi_1", "refund:lge_1", is_fixed=True)
+    payments.entries[reference := uuid.uuid4()] = "lge_1"
+    stripe = StripeRefunds(None, payments, url=server.url)
+    assert stripe.settle(row(), reference) == stripe.look_up(reference) == NoAnswer("not configured")
+    assert server.http.asked == []
+
+
 def test_keys_differ_by_tenant_and_entry() -> None:
     keys = {idempotency_key(uuid.UUID(int=t), f"refund:{e}") for t in range(20) for e in range(20)}
     assert len(keys) == 400
