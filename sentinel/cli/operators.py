@@ -24,6 +24,7 @@ from ops_console.accounts.operators import list_operators
 from ops_console.accounts.passwords import make_password
 from sentinel.authority.actor import ROLES
 from sentinel.cli.common import json_option, open_pool, show, show_rows, tenant_of, tenant_option
+from sentinel.core.errors import InvalidInput
 from sentinel.platform.command_line import OneLineErrors
 from sentinel.store.embedded import SUPERUSER
 
@@ -52,7 +53,7 @@ def group() -> None:
 @json_option
 def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_json: bool) -> None:
     """Add an operator."""
-    password = sys.stdin.readline().rstrip("\n") if password_stdin else make_password()
+    password = _password_on_stdin() if password_stdin else make_password()
     with open_pool(login=SUPERUSER) as pool:
         operator_id = create_operator(
             pool, tenant_of(pool, tenant), email=email, password=password, role=role, one_time=not password_stdin
@@ -63,6 +64,14 @@ def create(email: str, role: str, password_stdin: bool, tenant: str | None, as_j
     else:
         told = f"{made['email']} is {role}. One-time password to set their own with, shown only once: {password}"
         show({**made, "password": password}, as_json, told)
+
+
+def _password_on_stdin() -> str:
+    """Return the first line of standard input. Raises `InvalidInput` where it is not UTF-8: nobody could sign in with it."""
+    try:
+        return sys.stdin.buffer.readline().rstrip(b"\r\n").decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput.of("password", "must be UTF-8") from None
 
 
 @group.command("list")

@@ -7,9 +7,11 @@ database cannot be reached or only reads; the worker has some of its own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
@@ -23,6 +25,8 @@ from sentinel.platform.secret_files import read_secret_files
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
+_STREAM_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""How reading or writing an open file fails, without its name: a full disk, a quota, a size limit, a terminal that is gone."""
 
 
 class InvalidUsage(SentinelError):
@@ -71,13 +75,27 @@ class _InvalidUsage(click.ClickException):
 
 
 class OneLineCommand(click.Command):
-    """A command that reports wrong use of it, and of the commands in it, on one line."""
+    """A command that reports wrong use of it, and of the commands in it, on one line.
+
+    So are files that cannot be read or written, and standard output that takes no more.
+    """
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         """Run it as a program."""
         # Objects loaded at the start are no garbage: a collection after every 700 of them took a seventh of the time.
         gc.set_threshold(20_000, 20, 50)
-        return super().main(*arguments, **named)
+        if sys.stdin is None:
+            # Closed standard input is empty. Closed standard output is not replaced: what a hook answers must not vanish.
+            sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
+        try:
+            return super().main(*arguments, **named)
+        except OSError as error:
+            if error.filename is None and error.errno not in _STREAM_FAULTS:
+                raise
+            place = "reading or writing failed" if error.filename is None else os.fsdecode(error.filename)
+            click.echo(f"Error: {place}: {error.strerror}", err=True)
+            _drop_output()
+            sys.exit(REFUSED)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -92,6 +110,14 @@ class OneLineCommand(click.Command):
             _read_secret_files(ctx)
         with _on_one_line():
             return super().invoke(ctx)
+
+
+def _drop_output() -> None:
+    """Discard what standard output still buffers: writing it again at the end of the process would fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
 
 
 @one_line_errors

@@ -381,3 +381,14 @@ def test_without_a_database_the_commands_say_so(fixtures: Any) -> None:
     assert "secret-word" not in done.output
     fixtures.sql("update public.schema_version set version_num = '0000'")
     refused(run(fixtures, "keys", "list"), 2, "sentinel migrate")
+
+
+def test_a_password_on_standard_input_is_what_its_owner_types(fixtures: Any) -> None:
+    given = ("operators", "create", "c@demo.local", "--role", "viewer", "--password-stdin")
+    env = {"SENTINEL_DATABASE_URL": fixtures.url, "SENTINEL_TENANT_ID": None}
+    latin = CliRunner().invoke(operators.group, given[1:], env=env, input="grüne Wiesen 7 und Rehe\n".encode("latin-1"))
+    refused(latin, 2, "password: must be UTF-8")
+    marked = CliRunner().invoke(operators.group, given[1:], env=env, input=b"\xef\xbb\xbfgruene Wiesen 7 und Rehe\r\n")
+    assert marked.exit_code == 0, marked.output
+    body = {"email": "c@demo.local", "password": "gruene Wiesen 7 und Rehe"}
+    assert fixtures.app().test_client().post("/ops/api/session", json=body).status_code == 200

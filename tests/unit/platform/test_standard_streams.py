@@ -1,0 +1,43 @@
+"""A command whose standard input is closed, or whose output takes no more, says so on one line and never in Python's words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.served_programs import clean_env
+
+ENQUEUE = ("worker.cli", "enqueue", "-", "--dry-run")
+VERIFY = ("sentinel.cli.main", "proof", "verify", "-")
+SHOW = ("sentinel.cli.main", "policy", "show", "agent-actions")
+
+
+def run(redirected: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m WORDS` with a shell's redirection."""
+    line = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", *words]
+    return subprocess.run(line, env=clean_env(), text=True, capture_output=True, timeout=120, check=False)
+
+
+def test_closed_standard_input_is_empty() -> None:
+    done = run("<&-", *ENQUEUE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 rows would be entered, 0 refused.\n", "")
+    done = run("<&-", *VERIFY)
+    assert done.returncode == 2 and done.stderr.startswith("Error: body: is not JSON") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [SHOW, ENQUEUE])
+def test_output_that_takes_no_more_is_one_line(words: tuple[str, ...]) -> None:
+    done = run("< /dev/null > /dev/full", *words)
+    assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: No space left on device\n")
+
+
+def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> None:
+    done = run("", "worker.cli", "enqueue", "/proc/self/mem", "--dry-run")
+    assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: Input/output error\n")
+    drawn = tmp_path / "ledger-states.md"
+    drawn.mkdir()
+    done = run("", "worker.cli", "states", "draw", "--folder", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"Error: {drawn}: Is a directory\n")
