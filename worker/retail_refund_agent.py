@@ -37,7 +37,7 @@ import click
 from sentinel.client import Client
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand, exit_code
+from sentinel.platform.command_line import OneLineCommand, drop_output, exit_code
 from sentinel.platform.logs import logs_of_command
 from sentinel.store.database import WORKER
 from sentinel.store.safety import database_status
@@ -233,16 +233,29 @@ def _print_run(outcome: RunResult, as_json: bool) -> None:
 
 
 def _row_printer(as_json: bool) -> OnRow:
-    """Make a callback that prints one line per row, whole lines even from several threads."""
+    """Make a callback that prints one line per row, whole lines even from several threads.
+
+    A row that cannot be printed (a full disk, a reader that is gone) is processed like any other, and counted.
+    """
     lock = threading.Lock()
+    is_failing = False
 
     def show(row: RowResult) -> None:
+        nonlocal is_failing
         said = row.detail or row.what_next
         text = json.dumps(row.as_json()) if as_json else (
             f"{row.ledger_entry_id}  {row.money}  {row.decision or '-'}  {row.reason_code or '-'}  {row.state}  {said}"
         )  # fmt: skip
         with lock:
-            click.echo(text)
+            try:
+                click.echo(text)
+                is_failing = False
+            except OSError as error:
+                if not is_failing:
+                    _log.warning("rows are processed and not printed: %s", error.strerror)
+                is_failing = True
+                if isinstance(error, BrokenPipeError):
+                    drop_output()
 
     return show
 

@@ -94,7 +94,7 @@ class OneLineCommand(click.Command):
                 raise
             place = "reading or writing failed" if error.filename is None else os.fsdecode(error.filename)
             click.echo(f"Error: {place}: {error.strerror}", err=True)
-            _drop_output()
+            drop_output()
             sys.exit(REFUSED)
 
     def make_context(
@@ -112,8 +112,8 @@ class OneLineCommand(click.Command):
             return super().invoke(ctx)
 
 
-def _drop_output() -> None:
-    """Discard what standard output still buffers: writing it again at the end of the process would fail again."""
+def drop_output() -> None:
+    """Discard what standard output still buffers and gets from now on: writing it at the end of the process would fail again."""
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.busy import overload
 from tests.support.fake_authority import FakeAuthority
-from tests.support.ledger_fixtures import LedgerFixtures, new_row, wait_until
+from tests.support.ledger_fixtures import LedgerFixtures, new_row, wait_until, worker_process
 from tests.support.workflow_fixtures import BRANCHES, Shop, Spy
 from worker.refunds import agent as agents
 from worker.refunds.agent import RowLimit
@@ -112,3 +112,19 @@ def test_what_is_lent_is_neither_done_nor_lent_twice() -> None:
         assert nothing.rows == 0
     with RowLimit(None).lend(7) as endless:
         assert endless.rows == 7
+
+
+def test_a_limit_holds_where_nobody_reads_what_is_printed(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(*(new_row(f"r{number}") for number in range(6)))
+    settings = {"WORKER_BATCH": "1", "WORKER_LANES": "1", "WORKER_POLL_SECONDS": "0.05"}
+    process = worker_process(
+        ["--loop", "--limit", "2"], database_url=ledger_fixtures.url, authority_url=authority.url, **settings
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert ledger_fixtures.executions() == 2
+    assert said.count("rows are processed and not printed: Broken pipe") == 1 and "Traceback" not in said
