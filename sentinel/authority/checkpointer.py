@@ -106,7 +106,10 @@ def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> Chec
     differences: list[str] = []
     try:
         with path.open("rb") as file:
-            for tenant, offsets in offsets_by_tenant(file).items():
+            by_tenant = offsets_by_tenant(file)
+            if not by_tenant and file.tell() > 0:
+                raise CheckpointBroken(f"{path} is not a checkpoint file, or none of its lines can be read")
+            for tenant, offsets in by_tenant.items():
                 for text in _differences(connection, tenant, checkpoints_at(file, offsets)):
                     found += 1
                     if found <= DIFFERENCES_KEPT:

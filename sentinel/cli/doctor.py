@@ -188,6 +188,8 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
         return Check("checkpoints", True, f"not checked, {first_line(error)}", checked=False)
     except psycopg.errors.QueryCanceled:
         return Check("checkpoints", False, f"not checked, {RAN_OUT}{LONGER}", checked=False)
+    if not found.covered and not found.differences:
+        return Check("checkpoints", True, f"not checked, {checkpoints} has no checkpoint yet", checked=False)
     if not found.differences:
         return Check("checkpoints", True, f"the first {found.covered} events match {checkpoints}")
     shown = found.differences[:SHOWN]

@@ -689,3 +689,22 @@ def test_a_broken_tenant_does_not_keep_the_others_from_their_checkpoints(fixture
         file.append(pool)
     lines = [read_line(line) for line in (tmp_path / "checkpoints.jsonl").read_bytes().splitlines()]
     assert len([one for one in lines if one is not None and one.tenant_id == last]) == 2
+
+
+@pytest.mark.parametrize("content", [b"\x00\xff\x8a no checkpoint\n", b'{"tenant_id": "cut'])
+def test_a_file_without_a_checkpoint_is_never_taken_for_one_that_matches(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
+    other = tmp_path / "other.jsonl"
+
+    def found() -> dict[str, object]:
+        done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(other)])
+        return next(one for one in json.loads(done.stdout) if one["name"] == "checkpoints")
+
+    other.write_bytes(content)
+    with pytest.raises(CheckpointBroken, match="not a checkpoint file"):
+        compare_checkpoints(honest.fixtures.admin, other)
+    assert found()["ok"] is False
+    other.write_bytes(b"")
+    assert found()["checked"] is False and "no checkpoint yet" in str(found()["detail"])
