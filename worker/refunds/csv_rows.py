@@ -82,12 +82,15 @@ def read_csv(text: str, form: CsvFormat) -> CsvRows:
     except csv.Error as error:
         raise WrongMapping(f"line 1: is not CSV: {error}") from None
     columns = _columns(header, form)
-    unread = [name for name in header if name not in columns.values()]
+    unread = [
+        name or f"column {number} (no name)" for number, name in enumerate(header, 1) if name not in columns.values()
+    ]
     return CsvRows(_objects(reader, header, columns, form), columns, unread)
 
 
 def _columns(header: Sequence[str], form: CsvFormat) -> dict[str, str]:
-    twice = sorted({name for name in header if header.count(name) > 1})
+    # A spreadsheet writes a column without a name for each one that was ever used, often several.
+    twice = sorted({name for name in header if name and header.count(name) > 1})
     if not header or twice:
         raise WrongMapping(f'line 1: the column "{twice[0]}" occurs twice' if twice else "line 1: there is no header")
     for name, column in form.columns.items():

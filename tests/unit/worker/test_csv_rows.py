@@ -194,3 +194,9 @@ def test_no_text_does_anything_but_be_read_or_refused(cells: list[tuple[str, str
     lines = "".join(f"{one},{two},1.00,EUR\n" for one, two in cells)
     for found in rows(f"ledger_entry_id,refund_id,amount,currency\n{lines}"):
         assert isinstance(found, Accepted | Refusal)
+
+
+def test_columns_without_a_name_are_not_read_and_are_named_by_their_place(tmp_path: Path) -> None:
+    done = dry_run(tmp_path, "Id;Total;;\nR-1;7;;\n;;;\n", *MAPPED)
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"would_enter": 1, "refused": []})
+    assert done.stderr == "columns that nothing reads: column 3 (no name), column 4 (no name)\n"
