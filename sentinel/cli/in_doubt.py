@@ -48,9 +48,8 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("operation_id", metavar="OPERATION")
-@click.option(
-    "--executed/--not-executed", default=None, help="Whether it was executed: captures or releases its budget."
-)
+@click.option("--executed", is_flag=True, help="It was executed: captures its budget.")
+@click.option("--not-executed", is_flag=True, help="It was not executed, which is final: releases its budget.")
 @reason_option("How you know; recorded as evidence.", "--evidence")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who resolves it.")
 @click.option(
@@ -62,7 +61,8 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @json_option
 def resolve(
     operation_id: str,
-    executed: bool | None,
+    executed: bool,
+    not_executed: bool,
     evidence: str,
     email: str,
     since: str | None,
@@ -74,8 +74,11 @@ def resolve(
     "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when.
     Where the reason is `contradiction`, "not executed" needs `--since`.
     """
-    if executed is None:
-        raise click.UsageError("give --executed or --not-executed")
+    # Two flags and no pair of which the last counts: with both given nobody knows which is meant.
+    if executed == not_executed:
+        raise click.UsageError(
+            f"give {'only one of ' if executed else ''}--executed {'and' if executed else 'or'} --not-executed"
+        )
     looked_at = None if since is None else moment_of(since, "since")
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)

@@ -205,7 +205,9 @@ def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
         )["executed"]
         is False
     )
-    assert run(fixtures, "in-doubt", "resolve", operation, "--evidence", "x", "--as", abe.email).exit_code == 2
+    for flags in ((), ("--executed", "--not-executed"), ("--not-executed", "--executed")):
+        done = run(fixtures, "in-doubt", "resolve", operation, *flags, "--evidence", "x", "--as", abe.email)
+        refused(done, 2, "--not-executed")
 
 
 def test_a_contradiction_is_resolved_only_as_the_one_that_was_listed(fixtures: Any) -> None:
