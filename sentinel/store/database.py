@@ -42,6 +42,8 @@ STATEMENT_TIMEOUT_MS = 5000
 LOCK_TIMEOUT_MS = 2000
 IDLE_TIMEOUT_MS = 10000
 """Upper bounds in milliseconds; `deploy/roles.sql` sets the same values on the programs' roles."""
+CONNECT_SECONDS = "3"
+"""How long to wait for a connection, where the address does not say: psycopg's own default is more than two minutes."""
 SILENCE_SECONDS = 7.0
 """How long to wait for an answer; longer than the statement timeout, so a server silent for this long counts as gone."""
 LONG_STATEMENT_SECONDS = 300
@@ -56,7 +58,7 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
     for a malformed URL, and `NoRootCertificate` when it verifies the server against a file that cannot be read.
     """
     given = parts_to_connect(url)
-    merged: dict[str, Any] = {"connect_timeout": "3", **given}
+    merged: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **given}
     if not behind_pooler():
         merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
     if application_name:

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import roles_sql
-from sentinel.store.database import OWNER, describe, first_line, parts_to_connect
+from sentinel.store.database import CONNECT_SECONDS, OWNER, describe, first_line, parts_to_connect
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -97,7 +97,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
     `EngineUnavailable` when the server cannot be reached.
     """
-    address = make_conninfo(**parts_to_connect(url))
+    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **parts_to_connect(url)})
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
             _refuse_another_owner(connection)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from click.testing import CliRunner, Result
 from sentinel.cli.main import main as sentinel
 from sentinel.store.address import EMBEDDED
 from sentinel.store.embedded import RunningServer
+from tests.support.busy import overload
 from tests.support.embedded_servers import running_without_roles
 from tests.support.old_databases import empty_database
 from tests.support.ports import free_port
@@ -226,3 +229,14 @@ def test_nobody_at_an_address_is_no_database() -> None:
         worker, ["summary"], env={"SENTINEL_DATABASE_URL": f"postgresql://127.0.0.1:{free_port()}/sentinel"}
     )
     assert done.exit_code == 3, done.output
+
+
+def test_a_migration_of_a_database_that_takes_no_connection_ends_like_every_command() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
+        began = time.monotonic()
+        done = CliRunner().invoke(sentinel, ["migrate"], env={"SENTINEL_DATABASE_URL": url})
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "cannot reach the database at" in done.stderr
+    assert time.monotonic() - began < 30 * overload()
