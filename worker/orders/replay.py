@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from threading import Lock, local
+from threading import Event, Lock, local
 from typing import Any
 from urllib.parse import quote
 
@@ -110,14 +110,16 @@ class Sender:
         source: OrderSource,
         *,
         timeout_seconds: float = 35.0,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], object] | None = None,
     ) -> None:
         self._url = f"{url.rstrip('/')}/webhooks/{quote(source.name, safe='')}/orders"
-        self._source, self._timeout_seconds, self._pause = source, timeout_seconds, pause
+        self._source, self._timeout_seconds = source, timeout_seconds
+        self._stopping = Event()
+        self._pause = pause or self._stopping.wait
         self._own = local()
 
     def send(self, delivery: ReplayedDelivery) -> DeliveryResult:
-        """Send one delivery until it gets a final answer, at most `MOST_TRIES` times. Never raises."""
+        """Send one delivery until it gets a final answer, at most `MOST_TRIES` times, or until `stop`. Never raises."""
         again: Counter[int] = Counter()
         delivery_id = f"msg_{uuid.uuid4().hex}"
         for attempt in range(1, MOST_TRIES + 1):
@@ -125,12 +127,16 @@ class Sender:
             reply = self._post(delivery, delivery_id)
             seconds = time.perf_counter() - began
             status = 0 if reply is None else reply.status_code
-            if (status != 0 and status not in ASK_AGAIN) or attempt == MOST_TRIES:
+            if (status != 0 and status not in ASK_AGAIN) or attempt == MOST_TRIES or self._stopping.is_set():
                 break
             again[status] += 1
             self._pause(_retry_after(reply))
         is_replay = reply is not None and reply.headers.get(REPLAYED) == "true"
         return DeliveryResult(delivery.order_id, status, _lane(reply), is_replay, seconds, again)
+
+    def stop(self) -> None:
+        """End the pauses between attempts: each delivery in flight gets the answer of its present attempt."""
+        self._stopping.set()
 
     def _post(self, delivery: ReplayedDelivery, delivery_id: str) -> requests.Response | None:
         # Sign each attempt again: a signature with a time in it expires.
@@ -171,9 +177,12 @@ def _lane(reply: requests.Response | None) -> str:
 def replay(
     deliveries: Iterable[ReplayedDelivery], send: Callable[[ReplayedDelivery], DeliveryResult], *, per_second: float, threads: int,
     on_answer: Callable[[DeliveryResult], None] = lambda answer: None, now: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] = time.sleep, stop: Callable[[], None] = lambda: None,
 ) -> ReplaySummary:  # fmt: skip
-    """Send all deliveries, starting at most `per_second` each second, with at most `threads` in flight at once."""
+    """Send all deliveries, starting at most `per_second` each second, with at most `threads` in flight at once.
+
+    Interrupted (Ctrl-C), it sends none of those that are not in flight, calls `stop` and waits for the others.
+    """
     tally, lock, began = ReplaySummary(), Lock(), now()
 
     def one(delivery: ReplayedDelivery) -> None:
@@ -182,10 +191,16 @@ def replay(
             tally.answers.append(answer)
             on_answer(answer)
 
-    with ThreadPoolExecutor(threads) as worker_pool:
+    worker_pool = ThreadPoolExecutor(threads)
+    try:
         for number, delivery in enumerate(deliveries):
             if (left := began + number / per_second - now()) > 0:
                 pause(left)
             worker_pool.submit(one, delivery)
+        worker_pool.shutdown()
+    except BaseException:
+        stop()
+        worker_pool.shutdown(cancel_futures=True)
+        raise
     tally.seconds = now() - began
     return tally

@@ -115,7 +115,7 @@ def _run(sender: Sender, deliveries: list[ReplayedDelivery], rate: float) -> Rep
         task = progress.add_task("orders", total=len(deliveries))
         return replay(
             deliveries, sender.send, per_second=rate, threads=min(32, max(4, int(rate))),
-            on_answer=lambda answer: progress.advance(task),
+            on_answer=lambda answer: progress.advance(task), stop=sender.stop,
         )  # fmt: skip
 
 

@@ -266,3 +266,32 @@ def test_an_answer_that_stays_busy_to_the_last_try_is_counted_once(monkeypatch: 
         found = Sender(PLACE, source, pause=pauses.append).send(ReplayedDelivery("1", b"{}"))
     assert len(asked) == MOST_TRIES == ReplaySummary([found]).count(429)
     assert len(pauses) == MOST_TRIES - 1
+
+
+def test_an_interrupted_replay_sends_only_what_is_in_flight() -> None:
+    sent: list[str] = []
+    stopped, pauses = threading.Event(), iter(range(5))
+
+    def send(delivery: ReplayedDelivery) -> DeliveryResult:
+        sent.append(delivery.order_id)
+        stopped.wait(60)
+        return DeliveryResult(delivery.order_id, 503, NO_LANE, False, 0.0, Counter())
+
+    def pause(_seconds: float) -> None:
+        if next(pauses, None) is None:
+            raise KeyboardInterrupt
+
+    deliveries = [ReplayedDelivery(str(number), b"") for number in range(1000)]
+    with pytest.raises(KeyboardInterrupt):
+        replay(deliveries, send, per_second=1, threads=1, now=lambda: 0.0, pause=pause, stop=stopped.set)
+    assert stopped.is_set() and sent == ["0"]
+
+
+def test_a_sender_that_is_stopped_tries_nothing_again() -> None:
+    source = Sources.load(policies_dir() / FILE_NAME, SECRETS).find("demo")
+    assert source is not None
+    with answering(b"{}", status=429) as asked:
+        sender = Sender(PLACE, source)
+        sender.stop()
+        assert sender.send(ReplayedDelivery("1", b"{}")).status == 429
+    assert len(asked) == 1
