@@ -31,6 +31,30 @@ def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
     return orjson.dumps(event, default=str).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
+class _StandardError:
+    """Standard error as a log stream. A line that it does not take (a full disk, a reader that is gone) is lost: what
+    a program does never depends on its log. The standard library's handlers do the same.
+    """
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr.buffer
+
+    def write(self, lines: bytes) -> int:
+        """Write whole lines."""
+        with contextlib.suppress(OSError):
+            self._stream.write(lines)
+        return len(lines)
+
+    def flush(self) -> None:
+        """Pass on what is buffered."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+def _standard_error() -> BinaryIO:
+    return cast(BinaryIO, _StandardError())
+
+
 class BufferedLogStream:
     """A log stream that buffers a few milliseconds of lines into one write.
 
@@ -77,7 +101,7 @@ def write_events(event: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:
     """Have the loggers that are made from now on write through `BufferedLogStream`."""
-    lines = cast(BinaryIO, BufferedLogStream(sys.stderr.buffer, schedule))
+    lines = cast(BinaryIO, BufferedLogStream(_standard_error(), schedule))
     structlog.configure(**{**structlog.get_config(), "logger_factory": structlog.BytesLoggerFactory(file=lines)})
 
 
@@ -109,5 +133,5 @@ def _lines_on_stderr(level: str) -> dict[str, Any]:
             _line,
         ],
         "wrapper_class": structlog.make_filtering_bound_logger(LEVELS[level]),
-        "logger_factory": structlog.BytesLoggerFactory(file=sys.stderr.buffer),
+        "logger_factory": structlog.BytesLoggerFactory(file=_standard_error()),
     }
