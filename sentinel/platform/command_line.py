@@ -87,6 +87,8 @@ class OneLineCommand(click.Command):
         if sys.stdin is None:
             # Closed standard input is empty. Closed standard output is not replaced: what a hook answers must not vanish.
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
+        if sys.stderr is None:
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         try:
             return super().main(*arguments, **named)
         except OSError as error:

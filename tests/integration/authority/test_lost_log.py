@@ -17,7 +17,7 @@ from tests.support.logins import program_url
 from tests.support.ports import free_port
 from tests.support.served_programs import SECRET, clean_env, end, eventually, module, request
 
-FULL = ["sh", "-c", 'exec "$@" 2> /dev/full', "sh"]
+FULL = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh"]
 
 
 def answered(url: str) -> str:
@@ -57,12 +57,14 @@ def test_an_authority_starts_and_reloads_where_its_log_takes_no_line(fixtures: F
         assert end(process, within=30) == 0
 
 
-def test_a_sender_starts_where_its_log_takes_no_line(fixtures: Fixtures) -> None:
+@pytest.mark.parametrize("where", ["/dev/full", "&-"])
+def test_a_sender_starts_where_its_log_takes_no_line(fixtures: Fixtures, where: str) -> None:
     health = free_port()
     env = {"SENTINEL_EXPORT_DATABASE_URL": program_url(fixtures.url, EXPORTER), "SENTINEL_EXPORT_SECRETS": SECRET,
            "SENTINEL_EXPORT_HEALTH_PORT": str(health)}  # fmt: skip
+    to_log = [*FULL[:2], FULL[2].replace("/dev/full", where), FULL[3]]
     process = subprocess.Popen(
-        [*FULL, *module("sentinel.cli.main", "export")], env=clean_env(**env), stdin=subprocess.DEVNULL
+        [*to_log, *module("sentinel.cli.main", "export")], env=clean_env(**env), stdin=subprocess.DEVNULL
     )
     try:
         assert eventually(
