@@ -18,6 +18,7 @@ from sentinel.authority.checkpoints import CheckpointBroken
 from sentinel.authority.settings import CHECKPOINTS, load_settings
 from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.platform.command_line import FiniteRange
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
@@ -74,7 +75,7 @@ LOCKS_FREE = (
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True, max=10_000),
+    type=FiniteRange(min=0, min_open=True, max=10_000),
     default=MINUTES,
     show_default=True,
     help="Minutes that one check of the database may take.",

@@ -32,7 +32,7 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.cli.gate_report_output import print_report
 from sentinel.cli.scratch import ScratchEnvironment, scratch_environment
-from sentinel.platform.command_line import WRONG_USE, InvalidUsage, OneLineErrors
+from sentinel.platform.command_line import WRONG_USE, FiniteRange, InvalidUsage, OneLineErrors
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.private_files import open_private, write_private
@@ -80,7 +80,7 @@ def group() -> None:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1, max=86_400),
     default=300.0,
     show_default=True,
     help="Seconds that the replay may take.",

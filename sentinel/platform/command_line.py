@@ -11,6 +11,7 @@ import errno
 import functools
 import gc
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +67,17 @@ def one_line_errors(command: Command) -> Command:
             sys.exit(exit_code(error))
 
     return cast(Command, wrapped)
+
+
+class FiniteRange(click.FloatRange):
+    """A number between two bounds: `nan` is neither below nor above any, and `inf` no time to wait."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; one that is not finite is wrong use of the command."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return found
 
 
 class _InvalidUsage(click.ClickException):

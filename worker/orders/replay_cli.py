@@ -24,6 +24,7 @@ from rich.text import Text
 
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
+from sentinel.platform.command_line import FiniteRange
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
@@ -59,7 +60,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_url
 @_policies
 @click.option(
-    "--rate", type=click.FloatRange(min=0.1, max=10_000), default=20.0, show_default=True, help="Deliveries per second."
+    "--rate", type=FiniteRange(min=0.1, max=10_000), default=20.0, show_default=True, help="Deliveries per second."
 )
 @click.option("--redeliver", is_flag=True, help="Send each order twice, out of order and concurrently.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many orders.")
