@@ -67,7 +67,7 @@ _log = logging.getLogger("worker.loop")
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DRY_RUN_ROWS = 1000
+_DRY_RUN_ROWS, _MOST_ROWS = 1000, 1_000_000_000
 
 _EXAMPLES = """
 \b
@@ -84,7 +84,7 @@ Examples:
 @click.option("--loop", is_flag=True, help="Keep processing until SIGTERM or Ctrl-C.")
 @click.option("--dry-run", is_flag=True, help="Show what would be decided; change nothing.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N",
+    "--limit", type=click.IntRange(min=1, max=_MOST_ROWS), metavar="N",
     help=f"Process at most N rows, or show N with --dry-run (default there: {_DRY_RUN_ROWS}).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; with --loop a line per row.")
@@ -116,6 +116,10 @@ def refusals() -> Iterator[None]:
     except (BadFailpoint, LedgerUnavailable, FailpointHit, SentinelError) as error:
         click.echo(f"error: {error or type(error).__name__}", err=True)
         sys.exit(_status(error))
+    except UnicodeEncodeError:
+        # Half of a pair of surrogates: what Python makes of a word of a command line that is not UTF-8.
+        click.echo("error: a text among the arguments is not UTF-8", err=True)
+        sys.exit(MISUSED)
 
 
 def _status(error: Exception) -> int:

@@ -524,3 +524,13 @@ def test_rows_of_no_known_order_are_counted_where_they_are_entered(
     ]
     known = CliRunner().invoke(main, ["enqueue", "-"], input=lines[0].replace("n0", "n9").replace("rf0", "rf9"))
     assert known.stderr == ""
+
+
+@pytest.mark.parametrize("words", [
+    ("retry", "a\udcff", "--reason", "x"), ("retry", "a", "--reason", "x\udcff"), ("workflow", "explain", "a\udcff"),
+    ("handled", "a\udcff", "--reason", "x", "--reference", "y"),
+    ("reports", "discard", "01a00000-0000-7000-8000-000000000000", "--reason", "x\udcff"),
+])  # fmt: skip
+def test_a_word_that_is_not_utf_8_is_refused_in_one_line(run: Any, words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.exit_code, done.stderr) == (2, "error: a text among the arguments is not UTF-8\n")

@@ -210,6 +210,10 @@ def test_a_dry_run_says_which_rows_it_does_not_show(
         assert done.exit_code == 0, done.output
         return done
 
+    too_many = CliRunner().invoke(main, ["--dry-run", "--limit", str(2**63 - 1)])
+    assert too_many.exit_code == 2 and "is not in the range" in too_many.stderr
+    assert dry_run(1_000_000_000).exit_code == 0
+
     more = "There are more than these 2; --limit shows more."
     lapsed = "2 rows whose claim has expired are processed first and are not shown."
     for limit, shown, is_more in ((2, ["a", "b"], True), (3, ["a", "b", "c"], False)):
