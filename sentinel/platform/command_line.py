@@ -11,6 +11,7 @@ import errno
 import functools
 import gc
 import importlib
+import io
 import math
 import os
 import sys
@@ -101,6 +102,10 @@ class OneLineCommand(click.Command):
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
         if sys.stderr is None:
             sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                # What a terminal's encoding does not have is escaped: it must not end a command that has done its work.
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().main(*arguments, **named)
         except OSError as error:

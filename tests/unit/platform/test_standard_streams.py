@@ -15,10 +15,10 @@ VERIFY = ("sentinel.cli.main", "proof", "verify", "-")
 SHOW = ("sentinel.cli.main", "policy", "show", "agent-actions")
 
 
-def run(redirected: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run(redirected: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m WORDS` with a shell's redirection."""
     line = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", *words]
-    return subprocess.run(line, env=clean_env(), text=True, capture_output=True, timeout=120, check=False)
+    return subprocess.run(line, env=clean_env(**env), text=True, capture_output=True, timeout=120, check=False)
 
 
 def test_closed_standard_input_is_empty() -> None:
@@ -41,3 +41,13 @@ def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> No
     drawn.mkdir()
     done = run("", "worker.cli", "states", "draw", "--folder", str(tmp_path))
     assert (done.returncode, done.stderr) == (1, f"Error: {drawn}: Is a directory\n")
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("latin-1", "\\u2026 and 1 more."), ("utf-8:strict", "… and 1 more.")])
+def test_a_character_that_the_terminal_does_not_have_is_escaped(tmp_path: Path, encoding: str, shown: str) -> None:
+    rows = "".join(f"r{number},r{number},1,EUR\n" for number in range(11))
+    (tmp_path / "rows.csv").write_text(f"ledger_entry_id,refund_id,amount,currency\n{rows}")
+    words = ("worker.cli", "enqueue", str(tmp_path / "rows.csv"), "--dry-run")
+    done = run("", *words, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown in done.stdout.splitlines()
