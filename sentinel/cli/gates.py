@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -112,7 +114,7 @@ def run(
     policies = ReloadablePolicies(folder, totals=False)
     policy = _policy_of(policies, switch)
     chosen = cases or _shipped_cases(folder, scenario)
-    with contextlib.ExitStack() as stack:
+    with _ended_by_signals(), contextlib.ExitStack() as stack:
         # The server that the report is recorded on is used for the scratch database as well.
         given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
         began = time.monotonic()
@@ -131,6 +133,26 @@ def run(
     if not written:
         sys.exit(WRONG_USE)
     sys.exit(0 if report["passed"] else 1)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as Ctrl-C does: the scratch database and the replay's process go with it."""
+
+    def end(*_: object) -> None:
+        for number in taken:  # once: a second one must not interrupt the removal
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    # nohup's SIGHUP stays ignored; outside of the main thread nothing can be set.
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [one for one in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _refuse_unwritable(file: Path) -> None:

@@ -82,11 +82,12 @@ def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
         admin = stack.enter_context(contextlib.closing(psycopg.connect(make_conninfo(**given), autocommit=True)))
     except psycopg.OperationalError as error:
         raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from error
+    # Registered first: a run that is interrupted while the server creates it removes it too.
+    stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
     try:
         admin.execute(f"create database {name}".encode())
     except pg.InsufficientPrivilege:
         return None
-    stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
     # Durability is not needed: the database is dropped anyway.
     admin.execute(f"alter database {name} set synchronous_commit = off".encode())
     parts: dict[str, Any] = {**given, "dbname": name}

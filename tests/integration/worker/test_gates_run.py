@@ -22,9 +22,10 @@ from sentinel.cli.gates import _sandbox
 from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.resources import policies_dir
+from tests.support.busy import overload
 from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login
-from tests.support.served_programs import run_warm_command
+from tests.support.served_programs import clean_env, eventually, module, run_warm_command
 from worker.gates.judge import NOT_WIRED
 from worker.gates.simulated_systems import serve_simulated_systems
 from worker.refunds.settings import WorkerSettings
@@ -189,6 +190,25 @@ def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_lef
     assert (ran.returncode, report) == (2, {})
     assert ran.stderr.splitlines()[-1].startswith(f"Error: the replay did not end within {seconds} s")
     assert "Traceback" not in ran.stderr
+    assert nothing_is_left(fixtures)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_end_leaves_nothing(fixtures: Fixtures, number: signal.Signals) -> None:
+    OWN_TEMP.mkdir(exist_ok=True)
+    env = clean_env(SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP))
+    with subprocess.Popen(
+        module("sentinel.cli.main", "gates", "run", "fee"),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert eventually(lambda: fixtures.one(SCRATCH) == 1, within=30)
+        program.send_signal(number)
+        # One that is connecting meanwhile holds up the removal for PostgreSQL's authentication_timeout, a minute.
+        _, said = program.communicate(timeout=120 * overload())
+    assert program.returncode == 1 and "Aborted!" in said and "Traceback" not in said
     assert nothing_is_left(fixtures)
 
 
