@@ -101,7 +101,7 @@ class OneLineCommand(click.Command):
             # Closed standard input is empty. Closed standard output is not replaced: what a hook answers must not vanish.
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
         if sys.stderr is None:
-            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"), encoding="utf-8")
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 # What a terminal's encoding does not have is escaped: it must not end a command that has done its work.
