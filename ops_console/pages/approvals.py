@@ -80,7 +80,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         """The queue's state for an open page; 204 while it is still the `seen` one."""
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
-            return Response(status=204)
+            return shell.unchanged()
         return shell.fragment("approvals_changed.html", pending=found.pending, is_all=found.is_all)
 
     @pages.get("/approvals/<approval_id>")
@@ -93,7 +93,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         """The approval's state for an open page; 204 while it is still the `seen` one."""
         question = approval_detail(context, actor(), path_id(approval_id, "approval"))
         if request.args.get("seen") == seen(question):
-            return Response(status=204)
+            return shell.unchanged()
         return shell.fragment("approval_changed.html", question=question, row=question.row, about=question.about)
 
     @pages.post("/approvals/<approval_id>")

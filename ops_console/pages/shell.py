@@ -172,8 +172,16 @@ def fragment(template: str, **values: Any) -> Response:
     does not take it (`live.js`).
     """
     html = render_template(f"pages/{template}", who=g.signed_in, **values)
-    headers = _HEADERS | {"X-Operator-Id": str(g.signed_in.operator_id)}
-    return Response(html, content_type="text/html; charset=utf-8", headers=headers)
+    return Response(html, content_type="text/html; charset=utf-8", headers=_of_operator())
+
+
+def unchanged() -> Response:
+    """Answer a part of a page that refreshes itself and shows the present state already (204)."""
+    return Response(status=204, headers=_of_operator())
+
+
+def _of_operator() -> dict[str, str]:
+    return _HEADERS | {"X-Operator-Id": str(g.signed_in.operator_id)}
 
 
 def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:

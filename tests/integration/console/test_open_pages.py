@@ -67,6 +67,8 @@ def test_a_part_that_refreshes_itself_names_whose_it_is_as_the_page_does(fixture
     pages = (*PAGES, f"/ops/approvals/{waiting}")
     for page in pages:
         assert re.findall(r'<main id="main"[^>]* data-operator="([^"]+)"', browser.get(page).text) == [whose], page
+    unchanged = [browser.client.get(part, headers={"HX-Request": "true"}) for part in refreshed(browser, pages)]
+    assert {(part.status_code, part.headers["X-Operator-Id"]) for part in unchanged} == {(200, whose), (204, whose)}
     fixtures.approval()
     parts = [
         browser.client.get(part.partition("?")[0], headers={"HX-Request": "true"}) for part in refreshed(browser, pages)
