@@ -245,7 +245,7 @@ class LiveFeedSchema(Schema):
 
 
 class LedgerEntrySchema(Schema):
-    """A ledger row without customer data."""
+    """A ledger row without customer data. `risk` has the flags and counts among the facts that were submitted."""
 
     ledger_entry_id = fields.String(required=True)
     refund_id = fields.String(required=True)
@@ -254,7 +254,21 @@ class LedgerEntrySchema(Schema):
     status = fields.String(required=True)
     amount = fields.Nested(MoneySchema, required=True)
     idempotency_key = fields.String(required=True)
+    channel = fields.String(required=True)
+    scenario = fields.String(required=True)
+    requested_at = fields.String(required=True)
+    risk = fields.Dict(required=True)
+    decision = fields.String()
+    reason_code = fields.String()
+    proof_id = fields.String()
+    operation_id = fields.String()
+    approval_id = fields.String()
+    waiting_for = fields.String()
+    attempts = fields.Integer(required=True)
+    last_error = fields.String()
     redaction_status = fields.String(required=True)
+    created_at = fields.String(required=True)
+    updated_at = fields.String(required=True)
 
 
 class OrderViewSchema(Schema):
@@ -268,7 +282,12 @@ class OrderViewSchema(Schema):
     lane = fields.String(validate=OneOf(["low", "medium", "high"]))
     band = fields.String(validate=OneOf(["low", "medium", "high", "unknown"]))
     signals = fields.List(fields.Raw(), required=True)
+    model = fields.String()
+    score_ms = fields.Integer()
+    reason = fields.Raw(metadata={"description": "Why the authority decided so: `code` and `text`."})
     offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold", "retry"])), required=True)
+    operation_id = fields.String()
+    proof_id = fields.String()
     approval_id = fields.String()
     approval_status = fields.String()
     digest = fields.String()
@@ -284,7 +303,12 @@ class OrderViewSchema(Schema):
             "description": "The operation in doubt of a refund filed for this order; until it is resolved, no decision is offered."
         }
     )
+    hold_state = fields.String(metadata={"description": "The state of a held order's hold in the shop."})
+    attempts = fields.Integer(required=True)
+    last_error = fields.String()
     received_at = fields.String(required=True)
+    decided_at = fields.String()
+    updated_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())
     decisions = fields.List(fields.Raw())

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from ops_console.api.orders import order_view
+from ops_console.api.refunds import entry_view
+from ops_console.api.schemas import LedgerEntrySchema, OrderViewSchema
 from ops_console.audience import Audience
+from ops_console.read_models.order_views import OrderRow
+from ops_console.read_models.refund_views import LedgerEntryRow
 from ops_console.settings import load_console_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.docs_page import require_docs_page
@@ -34,6 +41,19 @@ def test_every_route_is_documented_and_the_document_is_valid_openapi(fixtures: A
             assert ("401" in operation["responses"]) == (
                 path.startswith("/ops/") and not path.startswith("/ops/api/live/")
             )
+
+
+def row_with_everything(kind: Any, **known: Any) -> Any:
+    """A row whose every other column is some text, so that its view leaves nothing out."""
+    return kind(**{one.name: "x" for one in fields(kind)} | known)
+
+
+def test_the_document_has_every_member_of_an_order_and_of_a_ledger_row() -> None:
+    # An order of nothing: whether a policy would deny its refund is not asked.
+    order = row_with_everything(OrderRow, amount_minor=0, currency="USD")
+    assert order_view(order, MagicMock()).keys() <= OrderViewSchema().fields.keys()
+    entry = row_with_everything(LedgerEntryRow, amount_minor=1, currency="USD", risk={"stale_window": False})
+    assert entry_view(entry).keys() == LedgerEntrySchema().fields.keys()
 
 
 WRITES = (
