@@ -77,7 +77,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented(
         "Approvals, newest first", responses={200: ("A page.", ApprovalPageSchema())}, problems=READING, security=OPERATOR,
         parameters=(in_query("status", enum=list(STATUSES)), in_query("agent_id", maxLength=128),
-                    in_query("limit", **LIMIT, maximum=200), in_query("cursor")),
+                    in_query("limit", **LIMIT, maximum=200, default=50), in_query("cursor")),
     )  # fmt: skip
     def show_approvals() -> Response:
         most, status = limit(50, 200), choice("status", STATUSES)

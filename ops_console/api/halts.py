@@ -92,7 +92,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/in-doubt")
     @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", _ANY)},
                 problems=READING, security=OPERATOR,
-                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
+                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=200)))  # fmt: skip
     def show_in_doubt() -> Response:
         most = limit(200, 200)
         rows = list_in_doubt(context.pool, actor().tenant_id, limit=most, after=id_cursor_in())

@@ -95,7 +95,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented(
         "Orders under review, newest first", responses={200: ("A page.", OrderPageSchema())}, problems=READING, security=OPERATOR,
         parameters=(in_query("lane", enum=list(order_views.LANES)), in_query("status", enum=list(order_views.STATUSES)),
-                    in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
+                    in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
     def show_orders() -> Response:
         most, tenant_id = limit(50, 200), actor().tenant_id
@@ -112,7 +112,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented(
         "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", _ANY)},
         problems=READING, security=OPERATOR,
-        parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
+        parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
     def show_alerts() -> Response:
         waiting_only, most = request.args.get("delivered") != "true", limit(50, 200)

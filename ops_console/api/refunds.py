@@ -61,7 +61,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/refunds/agent/status")
     @documented("The refund agent: whether it runs, and its backlog", responses={200: ("Its state.", {"type": "object"})},
-                problems=READING, security=OPERATOR, parameters=(in_query("agent_id"),))  # fmt: skip
+                problems=READING, security=OPERATOR, parameters=(in_query("agent_id", maxLength=128, default=DEFAULT_AGENT),))  # fmt: skip
     def agent_status() -> Response:
         agent_id = check_identifier(request.args.get("agent_id", DEFAULT_AGENT), "agent_id", 128)
         return json_response(_agent_status(context, actor().tenant_id, agent_id))
@@ -69,7 +69,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/refunds/ledger")
     @documented(
         "Ledger rows, newest first", responses={200: ("A page.", LedgerPageSchema())}, problems=READING, security=OPERATOR,
-        parameters=(in_query("status", enum=list(refund_views.STATUSES)), in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
+        parameters=(in_query("status", enum=list(refund_views.STATUSES)), in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
     def ledger() -> Response:
         most, status = limit(50, 200), choice("status", refund_views.STATUSES)

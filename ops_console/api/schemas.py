@@ -76,7 +76,7 @@ class SetHaltSchema(StrictSchema):
         required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
     )
     target = Text(most=257)  # for agent_action two names and a space; `set_halt` checks each name's length
-    level = fields.String(validate=OneOf(["pause", "kill"]))
+    level = fields.String(validate=OneOf(["pause", "kill"]), metadata={"default": "kill"})
     reason = Text(most=2000, least=1, required=True)
 
 
@@ -120,7 +120,7 @@ class CreateTokenSchema(StrictSchema):
     """A token for the operator's own scripts; 1 to 90 days."""
 
     label = Text(most=100)
-    expires_days = fields.Integer(strict=True, validate=Range(min=1, max=90))
+    expires_days = fields.Integer(strict=True, validate=Range(min=1, max=90), metadata={"default": 30})
 
 
 class MoneySchema(Schema):

@@ -74,7 +74,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/webhooks/dead-letters")
     @documented("Events that receivers did not accept in time", responses={200: ("Oldest first.", _ANY)}, problems=READING, security=OPERATOR,
-                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
+                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=200)))  # fmt: skip
     def show_dead_letters() -> Response:
         person, most = _administrator(), limit(200, 200)
         rows = list_dead_letters(context.pool, person.tenant_id, limit=most, after=_after())

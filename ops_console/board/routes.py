@@ -41,7 +41,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
 
     @blueprint.get("/ops/api/live/feed")
     @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema())},
-                problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=MOST_SHOWN),))  # fmt: skip
+                problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=MOST_SHOWN, default=20),))  # fmt: skip
     def feed() -> Response:
         return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, MOST_SHOWN))]))
 

@@ -56,6 +56,24 @@ def test_the_document_has_every_member_of_an_order_and_of_a_ledger_row() -> None
     assert entry_view(entry).keys() == LedgerEntrySchema().fields.keys()
 
 
+def test_the_document_says_what_counts_where_nothing_is_given(fixtures: Any) -> None:
+    document = fixtures.app().test_client().get("/openapi.json").json
+    defaults = {
+        (path, parameter["name"]): parameter["schema"].get("default")
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", [])
+    }
+    assert {path: default for (path, name), default in defaults.items() if name == "limit"} == {
+        "/ops/api/approvals": 50, "/ops/api/in-doubt": 200, "/ops/api/orders": 50, "/ops/api/orders/alerts": 50,
+        "/ops/api/refunds/ledger": 50, "/ops/api/webhooks/dead-letters": 200, "/ops/api/live/feed": 20,
+    }  # fmt: skip
+    assert defaults["/ops/api/refunds/agent/status", "agent_id"] == "retail-refund-agent"
+    schemas = document["components"]["schemas"]
+    assert schemas["SetHalt"]["properties"]["level"]["default"] == "kill"
+    assert schemas["CreateToken"]["properties"]["expires_days"]["default"] == 30
+
+
 WRITES = (
     "/ops/api/halts",
     f"/ops/api/halts/{ID}/lift",
