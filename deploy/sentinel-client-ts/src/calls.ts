@@ -164,7 +164,9 @@ export function readAnswer<Answer>(call: Call<Answer>, raw: RawAnswer): Answer {
   if (raw.status >= 500) throw new Unreachable("server_error", `status ${raw.status}`, wait);
   const type = textOf(found?.["type"]);
   const stillDeciding = raw.status === 409 && (wait !== undefined || type.endsWith("still-deciding"));
-  if ([408, 425, 429].includes(raw.status) || stillDeciding) throw new Unreachable("busy", `status ${raw.status}`, wait);
+  if ([408, 425, 429].includes(raw.status) || stillDeciding) {
+    throw new Unreachable("busy", `status ${raw.status}`, wait, codeOf(type) || undefined);
+  }
   if (raw.status < 400 || !found) malformed(`status ${raw.status} without a problem document`);
   const problem = { status: raw.status, type, title: textOf(found["title"]), detail: textOf(found["detail"]) };
   const isConflict = raw.status === 422 && codeOf(type) === "idempotency-key-reused";

@@ -21,18 +21,24 @@ export class ClientError extends Error {
   readonly isFinal: boolean = true;
 }
 
-/** No usable answer. The same call with the same key may be repeated; nothing may be executed on it. */
+/**
+ * No usable answer. The same call with the same key may be repeated; nothing may be executed on it.
+ *
+ * `code`: that of the problem document of a busy answer, e.g. "too-many-open-questions"; undefined without one.
+ */
 export class Unreachable extends ClientError {
   override readonly name: string = "Unreachable";
   override readonly isFinal: boolean = false;
   readonly kind: NoAnswerKind;
   /** Seconds that the authority asked to wait, where it did. */
   readonly retryAfterSeconds: number | undefined;
+  readonly code: string | undefined;
 
-  constructor(kind: NoAnswerKind, detail: string, retryAfterSeconds?: number) {
+  constructor(kind: NoAnswerKind, detail: string, retryAfterSeconds?: number, code?: string) {
     super(`${kind}: ${detail}`);
     this.kind = kind;
     this.retryAfterSeconds = retryAfterSeconds;
+    this.code = code;
   }
 }
 

@@ -297,6 +297,23 @@ def test_a_refused_start_says_why_and_the_effect_is_not_called(
     assert found == {"said": {"refused": error, "is final": is_final}, "called": {}}
 
 
+BUSY = 'said.code = (await tried("busy", client({ retries: 0 }), refund("k"))).code ?? "none";'
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, "too-many-open-questions"), (409, "still-deciding"), (429, None)])
+def test_a_busy_answer_says_why(package: Path, authority: FakeAuthority, status: int, code: str | None) -> None:
+    def refuse(exchange: Exchange) -> bool:
+        if code is None:
+            exchange.answer(status, {})
+        else:
+            exchange.problem(status, code)
+        return True
+
+    authority.misbehave = refuse
+    found = ran(package, BUSY, authority.url, "key")
+    assert found == {"said": {"busy": "Unreachable", "code": code or "none"}, "called": {}}
+
+
 @pytest.mark.parametrize("when", ["permitted before", "asked under it"])
 def test_a_halt_over_what_was_permitted_is_no_refusal_for_good(
     package: Path, authority: FakeAuthority, when: str
