@@ -52,11 +52,18 @@ class AapRequestSchema(StrictSchema):
 
     tool = fields.String(required=True, validate=_WORD)
     arguments = JsonObject(required=True)
-    timeout = fields.String(required=True, metadata={"pattern": f"^{_TIMEOUT.pattern}$"})
+    timeout = fields.String(
+        required=True,
+        metadata={
+            "pattern": f"^{_TIMEOUT.pattern}$",
+            "description": 'From "1s" to "30d". The request expires this long after it was submitted.',
+        },
+    )
     server = fields.String(validate=_WORD)
     agent_reasoning = fields.String(
         metadata={
-            "description": "The model's own words. The person who decides sees them, marked as such; no policy reads them."
+            "description": "The model's own words. The person who decides sees the first 4000 characters of them, marked as such; no policy reads"
+            " them."
         }
     )
     context = JsonObject()
@@ -269,7 +276,7 @@ _KEY: dict[str, Any] = {
     "name": "Idempotency-Key", "in": "header", "required": True, "schema": {"type": "string", "maxLength": 255},
 }  # fmt: skip
 _WAIT_PARAMETER: dict[str, Any] = {
-    "name": "wait", "in": "query", "schema": {"type": "string"}, "description": "How long to wait for a decision, e.g. 25s.",
+    "name": "wait", "in": "query", "schema": {"type": "string"}, "description": "How long to wait for a decision, e.g. 25s; at most 30s.",
 }  # fmt: skip
 
 
