@@ -7,7 +7,9 @@ from datetime import datetime
 
 from sentinel.client.answers import ApprovalDecision
 
-_PAGE = 500
+_PAGE = 64
+"""Decisions per request. Each is up to 10 KB, because its reason may have 2,000 characters, and the client refuses an
+answer of more than 1 MiB."""
 
 
 def decided_pages(
