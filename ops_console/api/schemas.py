@@ -73,7 +73,9 @@ class SetHaltSchema(StrictSchema):
     """What to stop; agent, action and scenario need a target."""
 
     scope = fields.String(
-        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
+        required=True,
+        validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"]),
+        metadata={"description": "`global` is refused here with 403: it is set on the machine itself."},
     )
     target = Text(most=257)  # for agent_action two names and a space; `set_halt` checks each name's length
     level = fields.String(validate=OneOf(["pause", "kill"]), metadata={"default": "kill"})
