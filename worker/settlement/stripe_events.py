@@ -11,6 +11,7 @@ show the payment: the key is of another account or mode).
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 import uuid
@@ -347,7 +348,11 @@ class SettlementWatch:
             self._once_more = self._book.refused_before()
         found = self._book.to_look_at(AT_ONCE)
         named = {looked.payment_ref for looked in found}
-        return (found + [looked for looked in self._once_more if looked.payment_ref not in named])[:AT_ONCE]
+        again = [looked for looked in self._once_more if looked.payment_ref not in named]
+        payments = (found + random.sample(again, len(again)))[:AT_ONCE]
+        # Mixed, so that those of either kind for which Stripe never answers do not block the other kind either.
+        random.shuffle(payments)
+        return payments
 
     def _findings(
         self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]

@@ -324,6 +324,30 @@ def test_a_payment_that_is_never_answered_for_stops_no_other(ledger: Ledger, mon
     assert ledger.watch.look() == [] and len(asked) == 3, "a Stripe that is away is not asked fifty times"
 
 
+def test_payments_that_are_never_answered_for_hold_back_none_that_is_to_be_looked_at_once_more(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: three of them ended each look before it came to those that an earlier key was refused."""
+    ledger.server.set_status(ledger.refund("lge_1"), "failed", "lost_or_stolen_card")
+    keep(ledger, "pi_lge_1")
+    ledger.server.forever = ("GET", False, stripe_error(404, "invalid_request_error", "resource_missing"))
+    assert [one.finding for one in ledger.watch.look()] == ["payment_unknown"]
+    ledger.server.forever = None
+    for number in range(3):
+        keep(ledger, f"pi_silent_{number}")
+    api = ledger.systems.adapters["stripe"].api  # type: ignore[attr-defined]
+    real = api.refunds_of
+
+    def refunds_of(payment: str) -> object:
+        return NoAnswer("timeout") if payment.startswith("pi_silent") else real(payment)
+
+    monkeypatch.setattr(api, "refunds_of", refunds_of)
+    restarted = SettlementWatch(ledger.findings, ledger.systems)
+    # In random order: one time in four it comes after all three.
+    found = [one for _ in range(40) for one in restarted.look()]
+    assert [(one.finding, one.ledger_entry_id) for one in found] == [("refund_failed", "lge_1")]
+
+
 def test_late_repeated_and_reordered_events_lead_to_the_same_findings(ledger: Ledger) -> None:
     chance, failed = random.Random(7), set()
     names = [f"lge_{number}" for number in range(12)]
