@@ -188,6 +188,8 @@ class Walk:
 
     # The customer, and what else is outside
 
+    can_ask = True
+
     def digest_of(self, ask: Any) -> str:
         return f"{ask.ledger_entry_id} {ask.amount_minor}"
 

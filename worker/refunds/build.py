@@ -154,7 +154,7 @@ def _periodic_tasks(
         PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
         PeriodicTask(partial(ledger.forget_ended, settings.agent_id), _FORGET_EVERY_SECONDS),
     ]
-    if parts.confirmations is not None:
+    if parts.confirmations.can_ask:
         periodic_tasks.append(PeriodicTask(Messenger(parts.confirmations, notifier_from(settings)).deliver_all))
     return periodic_tasks
 

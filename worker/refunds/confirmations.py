@@ -131,7 +131,11 @@ class UndeliveredCard:
 
 
 class Confirmations:
-    """The confirm cards of one tenant. Thread-safe. Every call to the database raises `LedgerUnavailable`."""
+    """The confirm cards of one tenant. Thread-safe. Every call to the database raises `LedgerUnavailable`.
+
+    Without `secrets` no customer can be asked (`can_ask`); the cards that there are can be read, as what their customers
+    answered still counts.
+    """
 
     def __init__(
         self,
@@ -142,9 +146,8 @@ class Confirmations:
         base_url: str,
         expires_seconds: float = 86400.0,
     ) -> None:
-        if not secrets:
-            raise ValueError("confirm cards need a secret: set CONFIRM_SECRETS")
         self._pool, self._tenant_id = pool, tenant_id
+        self.can_ask = bool(secrets)
         self._links = ConfirmLinks(secrets)
         self._base_url, self._expires_seconds = base_url.rstrip("/"), float(expires_seconds)
 
@@ -213,10 +216,8 @@ class Confirmations:
             raise LedgerUnavailable(error.detail) from error
 
 
-def confirmations_from(settings: WorkerSettings, pool: Pool, tenant_id: uuid.UUID) -> Confirmations | None:
-    """Build the confirm cards from the settings; None without a secret to sign links, so that no customer can be asked."""
-    if not settings.confirm_secrets:
-        return None
+def confirmations_from(settings: WorkerSettings, pool: Pool, tenant_id: uuid.UUID) -> Confirmations:
+    """Build the confirm cards from the settings."""
     return Confirmations(
         pool, tenant_id, secrets=settings.confirm_secrets, base_url=settings.confirm_base_url,
         expires_seconds=settings.confirm_expires_seconds,

@@ -248,11 +248,23 @@ def lost_its_route(scene: Scene) -> None:
     scene.shop.parts["routes"] = Routes([])
 
 
+def lost_the_secrets_of_links(scene: Scene) -> None:
+    scene.shop.settings["confirm_secrets"] = ()
+
+
+def lost_cards_and_secrets(scene: Scene) -> None:
+    stopped_asking_customers(scene)
+    lost_the_secrets_of_links(scene)
+
+
 @pytest.mark.parametrize("reason", ["customer_declined", "confirmation_expired"])
 @pytest.mark.parametrize(
     "meanwhile",
-    [complained, turned_off, became_unready, stopped_asking_customers, was_sent_to_people, lost_its_route],
-)
+    [
+        complained, turned_off, became_unready, stopped_asking_customers, was_sent_to_people, lost_its_route,
+        lost_the_secrets_of_links, lost_cards_and_secrets,
+    ],
+)  # fmt: skip
 def test_nobody_pays_or_is_asked_about_what_its_customer_did_not_confirm(
     scene: Scene, meanwhile: Callable[[Scene], None], reason: str
 ) -> None:

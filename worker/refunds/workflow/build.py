@@ -51,7 +51,7 @@ class Dependencies:
     systems: Systems
     critic: Critic
     recogniser: Recogniser
-    confirmations: Confirmations | None
+    confirmations: Confirmations
     directories: Mapping[str, OrderDirectory]
     model_branches: Collection[str]
     act_within_seconds: int = 150

@@ -312,9 +312,9 @@ def to_person(context: RunContext, reason: Escalation, following: StepName, **ou
 
 
 class ContextLoader:
-    """Makes contexts. `confirmations` None: there are no cards."""
+    """Makes contexts."""
 
-    def __init__(self, routes: Routes, confirmations: Confirmations | None) -> None:
+    def __init__(self, routes: Routes, confirmations: Confirmations) -> None:
         self._routes, self._confirmations = routes, confirmations
 
     def contexts(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[RunContext]:
@@ -326,8 +326,6 @@ class ContextLoader:
         ]
 
     def _cards(self, rows: Sequence[LedgerRow]) -> dict[str, Confirmation]:
-        if self._confirmations is None:
-            return {}
         asking = [row.ledger_entry_id for row in rows if _was_claimed_before(row) or self._asks_customer(row)]
         return self._confirmations.latest(asking) if asking else {}
 

@@ -380,16 +380,16 @@ _ENDED = {CardStatus.DECLINED: "customer_declined", CardStatus.EXPIRED: "confirm
 
 
 class ConfirmCard:
-    """Opens cards and reads their answers. Without `confirmations` no customer can be asked, and rows go to a person."""
+    """Opens cards and reads their answers. Where no customer can be asked, rows go to a person."""
 
     name = StepName.CONFIRM_CARD
 
-    def __init__(self, confirmations: Confirmations | None, systems: Systems) -> None:
+    def __init__(self, confirmations: Confirmations, systems: Systems) -> None:
         self._confirmations, self._systems = confirmations, systems
 
     def is_confirmed(self, context: RunContext) -> bool:
         """Whether the customer confirmed exactly these terms."""
-        if self._confirmations is None or context.card is None:
+        if context.card is None:
             return False
         return context.card.says(CardStatus.CONFIRMED, self._confirmations.digest_of(ask_of(context)))
 
@@ -399,8 +399,6 @@ class ConfirmCard:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Open a card for each row without one for these terms, unless the row could not be paid."""
-        if self._confirmations is None:
-            return
         without = [context for context in contexts if self.opens_card(context)]
         self._confirmations.open([ask_of(context) for context in without])
         cards = self._confirmations.latest([context.row.ledger_entry_id for context in without]) if without else {}
@@ -409,7 +407,9 @@ class ConfirmCard:
 
     def opens_card(self, context: RunContext) -> bool:
         """Whether this run will open a card for its customer: there is none for these terms, and it could be paid."""
-        if self._confirmations is None or not _asks(context) or not self._is_ready(context) or _is_begun(context.row):
+        if not self._confirmations.can_ask or not _asks(context):
+            return False
+        if not self._is_ready(context) or _is_begun(context.row):
             return False
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
@@ -419,7 +419,7 @@ class ConfirmCard:
     def ended_by_customer(self, context: RunContext) -> StepResult | None:
         """End a row whose customer declined these terms, or was asked and did not answer in time; None for any other row."""
         card = context.card
-        if self._confirmations is None or card is None or _is_begun(context.row):
+        if card is None or _is_begun(context.row):
             return None
         reason = _ENDED.get(CardStatus(card.status))
         if reason is None or card.digest != self._confirmations.digest_of(ask_of(context)):
@@ -443,7 +443,7 @@ class ConfirmCard:
         if not self._is_ready(context):
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
-        if self._confirmations is None or card is None:
+        if not self._confirmations.can_ask or card is None:
             return StepResult({"degraded": self.name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         output = {"card": str(card.confirmation_id), "status": card.status}
         if self.is_confirmed(context):
