@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,7 +23,7 @@ from sentinel.store.database import Pool
 REMEMBERED_SECONDS = 2.0
 _NO_SUCH_ROUTE = (404, 405)
 """Statuses that an authority never gives for this route."""
-_GUARD_SCOPE = "guard"
+GUARD_SCOPE = "guard"
 _LABEL = "select refunds.tenant_label(%(tenant_id)s)"
 
 
@@ -38,8 +38,8 @@ class KeyFaultKind(StrEnum):
     """The authority refuses the key, perhaps only for now."""
     ANOTHERS = "anothers"
     """The key belongs to another tenant or agent: another key is needed."""
-    NO_GUARD = "no_guard"
-    """The key lacks the scope `guard`, without which nothing is ever decided: another key is needed."""
+    MISSING_SCOPE = "missing_scope"
+    """The key lacks a scope without which nothing is ever decided: another key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class KeyFault:
 
 
 class KeyCheck:
-    """Checks one key against the tenant and agent that it is meant for. Thread-safe; a result is cached for two seconds."""
+    """Checks one key against the tenant, the agent and the scopes that it is meant for. Thread-safe; a result is cached for two seconds."""
 
     def __init__(
         self, client: Client, *, variable: str, tenant_id: uuid.UUID, tenant: Callable[[], str], agent_id: str,
-        now: Callable[[], float] = time.monotonic,
+        needs: Sequence[str] = (GUARD_SCOPE,), now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._client, self._variable = client, variable
+        self._client, self._variable, self._needs = client, variable, needs
         self._tenant_id, self._tenant, self._agent_id = tenant_id, tenant, agent_id
         self._now, self._lock = now, threading.Lock()
         self._asked_at = float("-inf")
@@ -101,9 +101,9 @@ class KeyCheck:
             said = f'the key belongs to tenant "{holder.tenant}", this is tenant "{self._tenant()}"'
         elif holder.agent_id not in (None, self._agent_id):
             said = f'the key is bound to agent "{holder.agent_id}", this is agent "{self._agent_id}"'
-        elif holder.scopes and _GUARD_SCOPE not in holder.scopes:
-            said = f'the key lacks the scope "{_GUARD_SCOPE}", without which nothing is decided; create another key'
-            return KeyFault(KeyFaultKind.NO_GUARD, f"{self._variable}: {said}")
+        elif holder.scopes and (missing := [scope for scope in self._needs if scope not in holder.scopes]):
+            said = f'the key lacks the scope "{missing[0]}", without which nothing is decided; create another key'
+            return KeyFault(KeyFaultKind.MISSING_SCOPE, f"{self._variable}: {said}")
         else:
             return None
         return KeyFault(KeyFaultKind.ANOTHERS, f"{self._variable}: {said}")

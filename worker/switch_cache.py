@@ -17,26 +17,24 @@ class SwitchCache:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._seen: tuple[float, Switches | Unreachable] | None = None
+        self._seen: tuple[float, Switches | Unreachable | Rejected] | None = None
 
     def current(self) -> Switches:
-        """The present switches and halts; where the authority refuses to list them, nothing counts as on. Raises `Unreachable`."""
+        """The present switches and halts. Raises `Unreachable`, or `Rejected` where the authority refuses to list them."""
         with self._lock:
             if self._seen is None or time.monotonic() - self._seen[0] >= FRESH_SECONDS:
                 found = self._asked()
                 self._seen = (time.monotonic(), found)
             seen = self._seen[1]
-        if isinstance(seen, Unreachable):
+        if isinstance(seen, (Unreachable, Rejected)):
             raise seen
         return seen
 
-    def _asked(self) -> Switches | Unreachable:
+    def _asked(self) -> Switches | Unreachable | Rejected:
         try:
             return self._client.switches()
-        except Rejected:
-            return NOTHING_ON
-        except Unreachable as error:  # cached too: every waiting thread would otherwise wait for its own timeout
-            return error
+        except (Unreachable, Rejected) as error:
+            return error  # cached too: every waiting thread would otherwise wait for its own timeout
 
 
 def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:

@@ -49,14 +49,14 @@ class AuthorityClient:
         self._client, self._act_within_seconds = client, act_within_seconds
         self._switch_cache = SwitchCache(client)
 
-    def is_halted(self) -> bool | Unreachable:
+    def is_halted(self) -> bool | Unreachable | Rejected:
         """Whether a halt covers `order.fulfill`; a question asked under one is denied for good.
 
-        `Unreachable`: it is not known, and the question might be answered all the same.
+        `Unreachable` or `Rejected`: it is not known, and the question might be answered all the same.
         """
         try:
             return halts_cover(self._switch_cache.current(), agent_id=AGENT_ID, action=ACTION, scenario="")
-        except Unreachable as error:
+        except (Unreachable, Rejected) as error:
             return error
 
     def guard(self, works: Sequence[ClaimedOrder]) -> list[GuardAnswer | Unreachable | Rejected]:

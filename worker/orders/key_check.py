@@ -17,7 +17,7 @@ from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from sentinel.store.queries import call_with_retry
-from worker.key_check import KeyCheck, KeyFaultKind, tenant_label
+from worker.key_check import GUARD_SCOPE, KeyCheck, KeyFaultKind, tenant_label
 from worker.orders.order import AGENT_ID
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import DEFAULT_TENANT
@@ -25,6 +25,8 @@ from worker.orders.store import DEFAULT_TENANT
 log = structlog.get_logger("worker.orders")
 
 _SECONDS = 1.5
+_NEEDS = (GUARD_SCOPE, "heartbeat")
+"""The scopes without which no order is decided; with `heartbeat` the intake reads which halts are in force."""
 
 
 def checked_at_start(settings: OrderReviewSettings) -> OrderReviewSettings:
@@ -51,10 +53,10 @@ def trying_client(settings: OrderReviewSettings) -> Client:
 
 
 def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
-    """A check of the key against this tenant and the intake's agent."""
+    """A check of the key against this tenant, the intake's agent and the scopes that it needs."""
     return KeyCheck(
         client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
-        agent_id=AGENT_ID,
+        agent_id=AGENT_ID, needs=_NEEDS,
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class OrderSteps(OrderTaking):
         halted = self.authority.is_halted()
         if halted:
             new = [run for run in runs if run.work.status == ReviewStatus.SCORED]
-            if isinstance(halted, Unreachable):
+            if isinstance(halted, (Unreachable, Rejected)):
                 self._put_off_unanswered([(run, halted) for run in new])
             else:
                 self._put_off([(run, HALTED) for run in new])

@@ -347,6 +347,25 @@ def test_an_order_waits_while_it_is_not_known_whether_a_halt_is_in_force(
         orders.close()
 
 
+def test_an_order_waits_where_the_intakes_key_may_not_read_which_halts_are_in_force(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: none counted as in force, so under one it was denied and held for good."""
+    scopes = tuple(scope for scope in WORKER_SCOPES if scope != "heartbeat")
+    orders = make_intake(fixtures, authority_url, api_key=fixtures.new_key(agent_id="order-review", scopes=scopes))
+    whole = make_intake(fixtures, authority_url)
+    admin = local_administrator(fixtures.tenant_id)
+    try:
+        halted = set_halt(fixtures.console_pool, admin, scope="tenant", reason="drill")
+        assert orders.deliver(order_body("o-1")).status_code == 503
+        assert orders.all("select lane, status, last_error ~ '403' from orders.reviews") == [(None, "SCORED", True)]
+        lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
+        whole.rounds(until=is_fulfilled_once_due(whole, "low"))
+    finally:
+        for one in (orders, whole):
+            one.close()
+
+
 def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
     with listening(fixtures.app) as url:
         orders = make_intake(fixtures, url)

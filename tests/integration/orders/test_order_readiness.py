@@ -44,6 +44,9 @@ WRONG: dict[str, Callable[[OrderFixtures], str]] = {
     "that may not ask for decisions": lambda orders: orders.fixtures.new_key(
         agent_id="order-review", scopes=("check", "report", "approvals:read")
     ),
+    "that may not read which halts are in force": lambda orders: orders.fixtures.new_key(
+        agent_id="order-review", scopes=("guard", "check", "report", "approvals:read")
+    ),
     "that was revoked": revoked,
     "that nobody knows": lambda orders: "snt_live_nobody_knows_this_one_at_all_0123",
 }

@@ -23,7 +23,11 @@ ANSWERS: dict[str, tuple[Any, KeyFaultKind | None, str]] = {
     "ours": (KeyHolder(str(TENANT), "shop", "agent"), None, ""),
     "ours, of no one agent": (KeyHolder(str(TENANT), "shop", None), None, ""),
     "ours, and may ask": (KeyHolder(str(TENANT), "shop", "agent", ("guard", "report")), None, ""),
-    "ours, and may not ask": (KeyHolder(str(TENANT), "shop", "agent", ("check",)), KeyFaultKind.NO_GUARD, '"guard"'),
+    "ours, and may not ask": (
+        KeyHolder(str(TENANT), "shop", "agent", ("check",)),
+        KeyFaultKind.MISSING_SCOPE,
+        '"guard"',
+    ),
     "of another tenant": (KeyHolder(str(uuid.uuid4()), "other", "agent"), KeyFaultKind.ANOTHERS, 'tenant "other"'),
     "of another agent": (KeyHolder(str(TENANT), "shop", "other"), KeyFaultKind.ANOTHERS, 'agent "other"'),
     "refused": (problem(401), KeyFaultKind.REFUSED, "THE_KEY"),
@@ -50,4 +54,5 @@ def test_only_a_key_that_an_authority_takes_as_ours_is_without_fault(name: str) 
         assert fault is None
         return
     assert fault is not None and fault.kind is kind and said in fault.text
-    assert fault.is_from_authority is (kind in (KeyFaultKind.ANOTHERS, KeyFaultKind.NO_GUARD, KeyFaultKind.REFUSED))
+    from_authority = (KeyFaultKind.ANOTHERS, KeyFaultKind.MISSING_SCOPE, KeyFaultKind.REFUSED)
+    assert fault.is_from_authority is (kind in from_authority)

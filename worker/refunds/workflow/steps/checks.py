@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 
-from sentinel.client import Switches, Unreachable
+from sentinel.client import Rejected, Switches, Unreachable
 from sentinel.core.money import DIGITS, Money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.critic.case import CriticCase, Opinion
@@ -52,9 +52,15 @@ class KillSwitch:
         self._retry_policy, self._stopping = retry_policy, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Look the switches up once for all rows; without an answer of the authority no row goes on."""
+        """Look the switches up once for all rows; without an answer of the authority no row goes on.
+
+        Where the authority refuses to list them, nothing counts as on, so that every row goes to a person.
+        """
+        switches_error: Unreachable | None = None
         try:
-            switches, switches_error = self._switch_cache.current(), None
+            switches = self._switch_cache.current()
+        except Rejected:
+            switches = NOTHING_ON
         except Unreachable as error:
             switches, switches_error = NOTHING_ON, error
         cells: dict[tuple[str, str, str | None], tuple[Route | None, bool]] = {}
