@@ -32,8 +32,8 @@ from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_respon
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
     EXECUTED,
+    LONGEST_PAUSE_IN_SILENCE_SECONDS,
     LONGEST_PAUSE_SECONDS,
-    LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS,
     QUEUES,
     decided_work,
     event_of,
@@ -195,7 +195,7 @@ class OrderSteps(OrderTaking):
         if not isinstance(answer, NoAnswer):
             run.effect = answer
             return None
-        pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
+        pause = max(self._shop_pause_seconds(work), self.under_way_seconds)
         # An attempt without a call leaves the number and time of the calls as they are.
         times, called = (work.attempts, False) if answer is SILENT else (tried.times, True)
         alert = late_alert(work, "fulfil", times, answer.detail)
@@ -213,6 +213,12 @@ class OrderSteps(OrderTaking):
         """The shop of this source, for every call to it; None while it is silent and its next call is not due."""
         return HeardShop(self.shop, source, self.silent_shops) if self.silent_shops.may_be_asked(source) else None
 
+    def _shop_pause_seconds(self, work: ClaimedOrder) -> float:
+        """The pause until the next attempt in the shop; a silent one is soon asked again, as only one order in ten seconds calls it."""
+        is_silent = self.silent_shops.is_silent(work.source)
+        longest = LONGEST_PAUSE_IN_SILENCE_SECONDS if is_silent else LONGEST_PAUSE_SECONDS
+        return pause_seconds(work.attempts, random.random(), longest)
+
     def _look(self, run: OrderRun, how: str) -> None:
         """Look up in the shop an order left STARTED that must not be fulfilled any more.
 
@@ -223,7 +229,7 @@ class OrderSteps(OrderTaking):
         found = look(shop, run.work.review, EffectKind.FULFIL, run.work.operation_id) if shop else SILENT
         run.may_ask_shop = True
         if isinstance(found, NoAnswer):
-            pause = pause_seconds(run.work.attempts, random.random())
+            pause = self._shop_pause_seconds(run.work)
             return self._put_off([(run, {"error": found.detail, "pause_seconds": pause})])
         why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
         run.effect = found if isinstance(found, Settled) else EffectRefused(why)
@@ -288,7 +294,7 @@ _HOLD_IT = "this order can only be put on hold here, and handled in the shop"
 
 def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
     why = key_conflict_text(error, _HOLD_IT) if isinstance(error, KeyConflict) else error.detail
-    longest = LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS if isinstance(error, Unreachable) else LONGEST_PAUSE_SECONDS
+    longest = LONGEST_PAUSE_IN_SILENCE_SECONDS if isinstance(error, Unreachable) else LONGEST_PAUSE_SECONDS
     row: dict[str, object] = {
         "error": why[:500],
         "pause_seconds": pause_seconds(work.attempts, random.random(), longest),

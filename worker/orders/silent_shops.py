@@ -37,6 +37,9 @@ class _Heard:
     answered_at: float = -math.inf
     next_call: float = -math.inf
 
+    def is_silent(self, now: float) -> bool:
+        return self.unanswered >= SILENT_AFTER and now >= self.answered_at + SILENT_SECONDS
+
 
 class SilentShops:
     """Counted by source, because each source may have a shop of its own; with `one_shop` all of them have the same. Thread-safe."""
@@ -50,12 +53,17 @@ class SilentShops:
         """Whether calls to this source's shop are made now; of a silent one True for one caller at a time."""
         with self._lock:
             now, heard = self._now(), self._of(source)
-            if heard.unanswered < SILENT_AFTER or now < heard.answered_at + SILENT_SECONDS:
+            if not heard.is_silent(now):
                 return True
             if now < heard.next_call:
                 return False
             heard.next_call = now + SILENT_SECONDS
             return True
+
+    def is_silent(self, source: str) -> bool:
+        """Whether this source's shop is silent, so that an attempt of an order costs it no call but one each `SILENT_SECONDS`."""
+        with self._lock:
+            return self._of(source).is_silent(self._now())
 
     def hear(self, source: str, answer: Answer) -> Answer:
         """Count the result of one call to this source's shop, and return it."""

@@ -30,8 +30,8 @@ QUEUES = (LaneEvent.NEEDS_ANALYST, ASKED_AGAIN)
 """The events after which an order waits for an analyst."""
 
 LONGEST_PAUSE_SECONDS = 300.0
-LONGEST_PAUSE_WITHOUT_AUTHORITY_SECONDS = 48.0
-"""While the authority gives no answer; with the spread a minute, within which orders go on once it answers again."""
+LONGEST_PAUSE_IN_SILENCE_SECONDS = 48.0
+"""While the authority gives no answer, or the shop is silent; with the spread a minute, within which orders go on once it answers again."""
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 

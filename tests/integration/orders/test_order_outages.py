@@ -535,6 +535,27 @@ def test_many_orders_of_a_shop_that_answers_nothing_cost_few_calls_and_are_done_
         orders.close()
 
 
+def test_the_orders_of_a_silent_shop_go_on_within_a_minute_of_its_return_however_long_it_was_silent(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: the pauses grew to more than six minutes, though only one of the orders makes a call."""
+    shop, seconds = SilentShop(FailureKind.TIMEOUT), [0.0]
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop})
+    orders.review.processor.silent_shops = SilentShops(lambda: seconds[0])
+    try:
+        for number in range(5):
+            assert orders.deliver(order_body(f"o-{number}")).json["status"] == "fulfilling"
+        fixtures.admin.execute("update orders.reviews set attempts = 20")
+        asked, seconds[0] = shop.calls, SILENT_SECONDS
+        orders.make_due()
+        orders.review.background.once()
+        assert shop.calls == asked + 1
+        pause = "next_attempt_at - clock_timestamp() <= interval '1 minute'"
+        assert orders.all(f"select distinct attempts, {pause} from orders.reviews") == [(21, True)]
+    finally:
+        orders.close()
+
+
 def test_orders_of_a_silent_shop_that_were_not_executed_are_looked_up_one_at_a_time(
     fixtures: Fixtures, authority_url: str
 ) -> None:

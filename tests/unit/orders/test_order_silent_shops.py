@@ -38,7 +38,9 @@ def heard(*answers: Any) -> tuple[SilentShops, Clock]:
 def test_after_some_calls_in_a_row_one_call_at_a_time_is_made(answer: NoAnswer) -> None:
     shops, clock = heard(*[answer] * (SILENT_AFTER - 1))
     assert [shops.may_be_asked("a") for _ in range(3)] == [True] * 3
+    assert not shops.is_silent("a")
     shops.hear("a", answer)
+    assert shops.is_silent("a") and not shops.is_silent("b")
     assert not shops.may_be_asked("a") and shops.may_be_asked("b")
     for _ in range(2):
         clock.seconds += SILENT_SECONDS
