@@ -1,6 +1,6 @@
 """Checks every file of a policies folder that the worker and the order intake read, before they start.
 
-`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`, and the switches that routes name. Policies
+`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`, and the switches and caps that routes need. Policies
 themselves are compiled by `sentinel policy check`, which runs this too. A missing file is not a fault.
 """
 
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import click
 
+from sentinel.core.errors import InvalidInput
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.errors import PolicyError, first_fault
+from sentinel.policy.errors import PolicyError, first_fault, nearest
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import load_declared_switches, read_switches
 from worker.critic.bounds import FILE_NAME as CRITIC
@@ -25,13 +26,14 @@ from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
 from worker.orders.sources import FILE_NAME as SOURCES
 from worker.orders.sources import Sources
+from worker.refunds.reconcile import CAP, caps_in, is_small_refund
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.retail_refund_agent import FAILED, MISUSED
 from worker.settlement.registry import system_names
 
 _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     (SWITCHES, lambda path: read_switches(path, gates=SCENARIOS)),
-    ("routes.yaml", lambda path: Routes.load(path, switches=_switches(path.parent), systems=system_names())),
+    ("routes.yaml", lambda path: _read_routes(path)),
     (SOURCES, Sources.load),
     (SIGNALS, RuleSettings.load),
     (CRITIC, Bounds.load),
@@ -52,6 +54,25 @@ def check_folder(directory: Path) -> Iterator[tuple[str, list[PolicyError]]]:
 def _switches(directory: Path) -> Collection[str] | None:
     """The names of the declared switches; None where the file cannot be read, which is reported as that file's own fault."""
     return load_declared_switches(directory).switches or None
+
+
+def _read_routes(path: Path) -> Routes:
+    routes = Routes.load(path, switches=_switches(path.parent), systems=system_names())
+    _require_caps(path, routes)
+    return routes
+
+
+def _require_caps(path: Path, routes: Routes) -> None:
+    """Raise `PolicyError` if a policy lacks the cap of small refunds that a route pays: reconciliation would take each of them for wrong."""
+    try:
+        known = {scenario for file in path.parent.glob("*.yaml") for scenario, _ in caps_in(file)}
+    except (PolicyError, InvalidInput):
+        return  # the file's own fault, which `sentinel policy check` reports
+    for route in routes.all:
+        if is_small_refund(route) and route.to_person is None and route.scenario not in known:
+            cap = f"{CAP}{route.scenario}"
+            message = f'no policy has the number "{cap}": every refund of {route.name} would be a wrong execution'
+            raise PolicyError(message, file=str(path), hint=nearest(cap, (f"{CAP}{scenario}" for scenario in known)))
 
 
 def _read_gate(path: Path) -> object:

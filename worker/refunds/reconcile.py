@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -192,7 +192,7 @@ _NOT_DECLARED = "invalid-request"
 """The authority's problem code for a switch that it does not have; the rest of the request is well-formed."""
 MASTER = "small_refund.enabled"
 _FAMILY = "small_refund."
-_CAP = "cap_"
+CAP = "cap_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,12 +335,17 @@ class Reconciler:
 
 
 def _expectation(route: Route, caps: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    is_small = route.switch.startswith(_FAMILY)
+    is_small = is_small_refund(route)
     return {
         "channel": route.channel, "scenario": route.scenario, "mode": route.mode, "switch": route.switch,
         "system": route.settles_to if route.to_person is None else None, "card": route.confirm_card, "small": is_small,
         "caps": dict(caps.get(route.scenario, {})) if is_small else {},
     }  # fmt: skip
+
+
+def is_small_refund(route: Route) -> bool:
+    """Whether the route's refunds have a cap, `cap_<scenario>`."""
+    return route.switch.startswith(_FAMILY)
 
 
 def caps_of(policies: Path) -> dict[str, dict[str, int]]:
@@ -353,18 +358,21 @@ def caps_of(policies: Path) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for path in sorted(policies.glob("*.yaml")):
         try:
-            source, root = read_source(path)
-            numbers = root.entries.get("numbers") if isinstance(root, Table) else None
-            tables = numbers.entries.items() if isinstance(numbers, Table) else ()
-            for name, node in tables:
-                if name.startswith(_CAP):
-                    amounts = source.table(node, name).entries
-                    found[name.removeprefix(_CAP)] = {
-                        currency: _minor(value, currency) for currency, value in amounts.items()
-                    }
+            found.update(caps_in(path))
         except (PolicyError, InvalidInput) as error:
             _log.error("the caps of %s cannot be read: %s", path.name, error)
     return found
+
+
+def caps_in(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the scenarios that one policy file has a cap for, with the cap by currency. Raises `PolicyError` or `InvalidInput`."""
+    source, root = read_source(path)
+    numbers = root.entries.get("numbers") if isinstance(root, Table) else None
+    tables = numbers.entries.items() if isinstance(numbers, Table) else ()
+    for name, node in tables:
+        if name.startswith(CAP):
+            amounts = source.table(node, name).entries
+            yield name.removeprefix(CAP), {currency: _minor(value, currency) for currency, value in amounts.items()}
 
 
 def _minor(node: object, currency: str) -> int:

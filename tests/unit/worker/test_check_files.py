@@ -134,6 +134,18 @@ def test_a_masters_switch_that_is_not_declared_is_told_where_a_route_rests_on_it
     assert 'did you mean "small_refund.enabld"?' in str(fault)
 
 
+def test_a_route_of_small_refunds_whose_scenario_has_no_cap_is_told(folder: Path) -> None:
+    """The finding: reconciliation takes each such refund for a wrong execution, and turns the switch off after the first."""
+    policy = folder / "small_refund.yaml"
+    policy.write_text(policy.read_text().replace("cap_fee:", "cap_fees:"))
+    (fault,) = faults(folder)
+    assert Path(fault.file).name == "routes.yaml"
+    assert 'no policy has the number "cap_fee": every refund of private/fee' in str(fault)
+    assert 'did you mean "cap_fees"?' in str(fault)
+    policy.write_text("numbers: [")
+    assert faults(folder) == [], "a policy that cannot be read is a fault of its own"
+
+
 def test_the_command_explains_every_files_fault_and_its_exit_code_says_whether_there_is_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
