@@ -48,6 +48,7 @@ from worker.orders.transitions import (
     row_of,
     settled_row,
     shipped_row,
+    unseen_alert,
 )
 from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.outbound.guard_answers import key_conflict_text
@@ -229,8 +230,9 @@ class OrderSteps(OrderTaking):
         found = look(shop, run.work.review, EffectKind.FULFIL, run.work.operation_id) if shop else SILENT
         run.may_ask_shop = True
         if isinstance(found, NoAnswer):
-            pause = self._shop_pause_seconds(run.work)
-            return self._put_off([(run, {"error": found.detail, "pause_seconds": pause})])
+            alert = unseen_alert(run.work, found.detail)
+            row: Row = {"error": found.detail, "pause_seconds": self._shop_pause_seconds(run.work), "alert": alert}
+            return self._put_off([(run, row)])
         why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
         run.effect = found if isinstance(found, Settled) else EffectRefused(why)
         return None

@@ -209,6 +209,18 @@ def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> di
     return _alert("shop_late", summary, work, why) | {"occasion": verb, "each_time": True}
 
 
+def unseen_alert(work: ClaimedOrder, why: str) -> dict[str, Any] | None:
+    """The alert about a started order that must not be fulfilled any more, where the shop has not said after `LATE_TRIES`
+    attempts whether it was; None before that."""
+    attempts = work.attempts + 1
+    if attempts < LATE_TRIES:
+        return None
+    summary = (
+        f"it must not be fulfilled any more, and after {attempts} attempts the shop has not said whether it was: {why}"
+    )
+    return _alert("shop_late", summary, work, why) | {"occasion": "look", "each_time": True}
+
+
 def hold_row(
     work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float, under_way_seconds: float
 ) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import processor
 from worker.orders.build import act_within_seconds
+from worker.orders.transitions import LATE_TRIES
 
 
 def resolve(fixtures: Fixtures, *, executed: bool) -> str:
@@ -95,6 +96,30 @@ def test_an_order_left_behind_started_is_held_for_a_person_and_never_fulfilled(
     )
     assert fixtures.broken_invariants() == []
     orders.close()
+
+
+def test_people_are_told_of_a_shop_that_does_not_say_whether_it_fulfilled_what_it_must_not_any_more(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: the order stayed STARTED for as long as the shop gave no answer, and nobody learnt of it."""
+    shop = FlakyShop("blind")
+    orders = make_intake(
+        fixtures, authority_url, parts={"shop": shop}, failpoints=Stopped(OrderFailpoint.AFTER_DECIDED)
+    )
+    try:
+        assert orders.deliver(order_body("o-1")).status_code == 503
+        let_leave_end(fixtures)
+        assert say_not_executed(fixtures) == ""
+        fixtures.admin.execute("update orders.reviews set attempts = %s", [LATE_TRIES - 1])
+        orders.make_due()
+        orders.rounds()
+        assert orders.status_and_lane("o-1") == ("STARTED", "low")
+        assert orders.all("select kind, occasion from orders.alerts") == [("shop_late", "look")]
+        orders.make_due()
+        orders.rounds()
+        assert (orders.status_and_lane("o-1"), shop.done) == (("SHOP_REFUSED", "low"), [])
+    finally:
+        orders.close()
 
 
 def shipped_after_executed(fixtures: Fixtures, authority_url: str, place: OrderFailpoint) -> list[tuple[str, str]]:
