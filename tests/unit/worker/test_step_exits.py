@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +14,28 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sentinel.client import Rejected, StartReceipt
+from sentinel.client import (
+    GuardAnswer,
+    HaltInForce,
+    NoAnswerKind,
+    Rejected,
+    StartReceipt,
+    Switches,
+    SwitchState,
+    Unreachable,
+)
 from sentinel.client.answers import CheckAnswer
 from tests.support.workflow_fixtures import Spy
 from worker.critic.case import CriticCode, Opinion
 from worker.refunds import transitions
 from worker.refunds.confirmations import Confirmation
-from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, OrderFacts, ReleaseLease
+from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, LedgerState, OrderFacts, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.graph import Escalation, StepName
-from worker.refunds.workflow.routes import Route
-from worker.refunds.workflow.runner import Found, NoDirectoryAnswer, RunContext, UnknownOrder
-from worker.refunds.workflow.steps.ask_authority import ConfirmCard, LimitCheck
-from worker.refunds.workflow.steps.checks import CriticCheck
+from worker.refunds.workflow.routes import Route, Routes
+from worker.refunds.workflow.runner import Found, NoDirectoryAnswer, RunContext, Stopped, UnknownOrder, lease_lost
+from worker.refunds.workflow.steps.ask_authority import AskAuthority, ConfirmCard, LimitCheck
+from worker.refunds.workflow.steps.checks import CriticCheck, KillSwitch
 from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
 from worker.refunds.workflow.steps.order_and_image import QueryOrder
 from worker.settlement import UnknownSystem
@@ -46,6 +56,61 @@ def context(channel: str = "private", route: Route | None = FEE, **row: Any) -> 
         None, None, None, None, None, None, None, None,
     )  # fmt: skip
     return RunContext(structs.replace(found, **row), KnownFacts("r", "{}", None, "acct", False, None, 0), route=route)
+
+
+# kill_switch
+
+
+def kill_switch(answer: Switches | Unreachable, *routes: Route, is_ending: bool = False) -> KillSwitch:
+    """The step, where the authority answers so about its switches."""
+
+    def current() -> Switches:
+        if isinstance(answer, Unreachable):
+            raise answer
+        return answer
+
+    cache: Any = SimpleNamespace(current=current)
+    stopping = threading.Event()
+    if is_ending:
+        stopping.set()
+    return KillSwitch(cache, Routes(routes), Systems({"private_refund": Spy("private_refund")}, {}), PATIENCE, stopping)
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+@pytest.mark.parametrize("may_be_started", [False, True])
+def test_without_the_switches_a_row_waits_and_that_of_a_worker_that_ends_is_free_at_once(
+    may_be_started: bool, is_ending: bool
+) -> None:
+    asked = context(may_be_started=may_be_started, start_id=uuid.UUID(int=3))
+    step = kill_switch(Unreachable(NoAnswerKind.TIMEOUT, "no answer"), FEE, is_ending=is_ending)
+    step.prepare([asked])
+    assert step.run(asked).next_step is None
+    event: Any = asked.event
+    assert isinstance(event, ReleaseLease if may_be_started else Change)
+    assert (event.last_error == transitions.ENDED, event.due_in_seconds == 0.0) == (is_ending, is_ending)
+    assert event.outside is not is_ending
+
+
+def test_of_several_obstacles_each_is_put_to_a_person_and_the_trail_names_what_was_lifted_before() -> None:
+    halted = Switches({FEE.switch: SwitchState(True, 100)}, (HaltInForce("tenant", "", "pause"),), {})
+    asked, step = context(), kill_switch(halted, FEE)
+    step.prepare([asked])
+    result = step.run(asked)
+    assert (result.next_step, result.message, result.output) == (S.TRANSFER_TO_HUMAN, E.HALTED, {})
+    asked.lifted |= {E.HALTED}
+    result = step.run(asked)
+    assert (result.next_step, result.message) == (S.TRANSFER_TO_HUMAN, E.SWITCH_OFF)
+    assert result.output == {"switch": "small_refund.enabled", "on": False, "lifted": E.HALTED}
+    asked.lifted |= {E.SWITCH_OFF}
+    result = step.run(asked)
+    assert (result.next_step, result.output) == (S.CHECK_PARAMS, {"switch": FEE.switch, "lifted": E.SWITCH_OFF})
+
+
+def test_a_row_without_a_route_has_no_switch_to_be_off() -> None:
+    asked, step = context(), kill_switch(Switches({}, (), {}))
+    step.prepare([asked])
+    result = step.run(asked)
+    assert (result.next_step, result.output) == (S.CHECK_PARAMS, {"route": "none"})
 
 
 # query_order
@@ -172,6 +237,59 @@ def test_where_the_newest_card_is_of_other_terms_and_none_can_be_opened_a_person
     result = step.run(asked)
     assert len(opened) == 1
     assert (result.next_step, result.message, asked.event) == (S.TRANSFER_TO_HUMAN, E.STEP_REFUSED, None)
+
+
+# ask_authority
+
+
+def asking() -> AskAuthority:
+    return AskAuthority(
+        ledger=NOBODY, client=NOBODY, worker_pool=NOBODY, retry_policy=PATIENCE, systems=NOBODY, failpoints=NOBODY,
+        stopping=threading.Event(),
+    )  # fmt: skip
+
+
+def test_a_row_whose_claim_was_lost_before_its_question_was_on_record_is_not_asked_about() -> None:
+    asked = context()
+    asked.outcome = lease_lost(asked.row, LedgerState.GUARDING)
+    result = asking().run(asked)
+    assert (result.next_step, result.output, asked.event) == (None, {"claim": "lost"}, None)
+
+
+@pytest.mark.parametrize("may_be_started", [False, True])
+def test_a_row_that_was_not_asked_about_because_its_worker_ends_is_free_at_once(may_be_started: bool) -> None:
+    asked = context(may_be_started=may_be_started, start_id=uuid.UUID(int=3))
+    asked.answer = Stopped()
+    assert asking().run(asked).next_step is None
+    event: Any = asked.event
+    assert (event.last_error, event.due_in_seconds) == (transitions.ENDED, 0.0)
+    assert isinstance(event, ReleaseLease) if may_be_started else event.not_started
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "is_lifted"),
+    [
+        (E.OPEN_COMPLAINT, "approved", True),
+        (E.OPEN_COMPLAINT, "allowed", False),
+        (E.NO_ROUTE, "approved", False),
+        (E.NO_ROUTE, "allowed", False),
+    ],
+)
+def test_only_a_persons_approval_lifts_a_reason_and_none_lifts_what_nothing_could_pay(
+    reason: Escalation, status: str, is_lifted: bool
+) -> None:
+    asked = context()
+    asked.escalation = reason
+    asked.answer = GuardAnswer(
+        "refund.small.fee", "a", "refund:r", "ALLOW" if status == "allowed" else "APPROVAL_REQUIRED", status, "x", "",
+        str(uuid.UUID(int=1)), str(uuid.UUID(int=2)), "refund/rf", "standard", permit_token="permit",
+    )  # fmt: skip
+    result = asking().run(asked)
+    if is_lifted:
+        assert (result.next_step, asked.lifted, asked.event) == (S.KILL_SWITCH, {reason}, None)
+        return
+    assert (result.next_step, result.message, asked.lifted) == (None, "no person was asked", frozenset())
+    assert isinstance(asked.event, Change) and asked.event.event is LedgerEvent.PUT_BACK
 
 
 # execute_by_system
