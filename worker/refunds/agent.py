@@ -330,9 +330,12 @@ class Agent:
         """Probe the authority with a heartbeat, because no row was due, or none about which the authority was asked."""
         try:
             self._client.heartbeat()
-            self._record_answers(answered=1, unanswered=0, detail=None)
         except (Unreachable, Rejected) as error:
-            self._breaker.note(answered=0, unanswered=1, detail=error.detail)
+            # A key without the scope for it is an answer of the authority all the same.
+            if not is_refused_alone(error):
+                self._breaker.note(answered=0, unanswered=1, detail=error.detail)
+                return
+        self._record_answers(answered=1, unanswered=0, detail=None)
 
     def _maintain(self, budget: RowLimit) -> None:
         """What is about no single batch: approvals, left-over reports, the worker's status."""

@@ -393,6 +393,20 @@ def test_rows_that_the_authority_is_not_asked_about_do_not_keep_its_return_unsee
         assert len(processor.process.call_args.args[0]) == 2
 
 
+def test_a_key_that_may_not_ask_for_its_heartbeat_does_not_keep_the_authoritys_return_unseen(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: after an outage it counted as away until a row was due and answered, however long that was."""
+    with ledger_fixtures.agent(authority.url) as agent:
+        for status, code, is_there in ((401, "unauthenticated", False), (403, "forbidden", True)):
+            authority.misbehave = always(problem(status, code), "heartbeat")
+            agent._breaker.note(answered=0, unanswered=1, detail="one hiccup")
+            agent._breaker._probe_at = 0.0
+            assert agent._process_one_batch(RowLimit(None)) is False
+            assert agent.reaches_authority is is_there
+    assert authority.calls == ["heartbeat", "heartbeat"]
+
+
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
