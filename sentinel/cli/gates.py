@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,12 @@ def run(
     policies = ReloadablePolicies(folder, totals=False)
     policy = _policy_of(policies, switch)
     chosen = cases or _shipped_cases(folder, scenario)
-    with _ended_by_signals(), contextlib.ExitStack() as stack:
+    with _ended_by_signals() as raise_if_ended, contextlib.ExitStack() as stack:
         # The server that the report is recorded on is used for the scratch database as well.
         given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
         began = time.monotonic()
         report = _replayed(given, policies, policy, switch, scenario, chosen, systems, timeout)
+        raise_if_ended()
         report |= {
             "policy_id": policy.policy.policy_id, "policy_digest": policy.digest,
             "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
@@ -136,20 +137,31 @@ def run(
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the block as Ctrl-C does: the scratch database and the replay's process go with it."""
+def _ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM and SIGHUP end the block as Ctrl-C does: the scratch database and the replay's process go with it.
+
+    Yields a function that raises `KeyboardInterrupt` if one of them has come: Python drops what a signal's handler raises
+    while a finalizer or the callback of a weak reference runs.
+    """
+    is_told = False
 
     def end(*_: object) -> None:
+        nonlocal is_told
+        is_told = True
         for number in taken:  # once: a second one must not interrupt the removal
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
+
+    def raise_if_ended() -> None:
+        if is_told:
+            raise KeyboardInterrupt
 
     # nohup's SIGHUP stays ignored; outside of the main thread nothing can be set.
     is_main = threading.current_thread() is threading.main_thread()
     taken = [one for one in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in taken}
     try:
-        yield
+        yield raise_if_ended
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
