@@ -117,7 +117,7 @@ class CompiledPolicy:
 def try_compile(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
     """Return the compiled policy and no errors, or None and all errors. Never raises, whatever the file holds."""
     try:
-        return _try_compile(*read_source(path, name=name))
+        return _try_compile(*read_source(path, name=name, regular=True))
     except PolicyError as error:
         return None, [error]
     except Exception as error:  # a file that makes a check itself fail must not end the authority

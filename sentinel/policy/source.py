@@ -8,6 +8,7 @@ Refused: duplicate keys, anchors and aliases, merge keys, tags, several document
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -169,11 +170,18 @@ class Source:
         return text
 
 
-def read_source(path: Path, *, name: str | None = None) -> tuple[Source, Node]:
-    """A file → its `Source` and root node. Raises `PolicyError`, also for an unreadable file."""
+def read_source(path: Path, *, name: str | None = None, regular: bool = False) -> tuple[Source, Node]:
+    """A file → its `Source` and root node. Raises `PolicyError`, also for an unreadable file.
+
+    With `regular`, a pipe or device is refused: to read one may take for ever. Of one that a person names, what a shell
+    writes into it is read.
+    """
     source = Source(name or str(path), [])
     try:
-        data = path.read_bytes()
+        if regular and stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise source.error(None, "is a pipe or device, not a file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise source.error(None, f"cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:

@@ -91,7 +91,7 @@ def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str,
     A switch is refused if its policy is not in the file's folder, or its gate is not one of `gates`; if the folder has
     no policy, or no `gates` are given, any name is accepted.
     """
-    source, root = read_source(path)
+    source, root = read_source(path, regular=True)
     top = source.fields(root, "the file", known=("switches",), required=("switches",))
     table = source.table(top.entries["switches"], "switches")
     found = {name: _declared(source, name, node) for name, node in table.entries.items()}
@@ -111,6 +111,8 @@ def _policy_ids(directory: Path) -> set[str]:
     found = set()
     for path in directory.glob("*.yaml"):
         with contextlib.suppress(PolicyError, OSError, UnicodeDecodeError):
+            if not path.is_file():
+                continue
             text = path.read_text(encoding="utf-8")
             # Parse only the `policy:` line where one is found: every program does this when it starts, and whole files
             # take long.

@@ -366,7 +366,7 @@ def caps_of(policies: Path) -> dict[str, dict[str, int]]:
 
 def caps_in(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield the scenarios that one policy file has a cap for, with the cap by currency. Raises `PolicyError` or `InvalidInput`."""
-    source, root = read_source(path)
+    source, root = read_source(path, regular=True)
     numbers = root.entries.get("numbers") if isinstance(root, Table) else None
     tables = numbers.entries.items() if isinstance(numbers, Table) else ()
     for name, node in tables:

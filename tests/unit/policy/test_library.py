@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import compile_stored_policy
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary, ReloadablePolicies
+from sentinel.policy.source import MAX_BYTES, read_source
 
 
 def _write(folder: Path, name: str, actions: str) -> None:
@@ -80,6 +83,33 @@ def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> N
         with pytest.raises(PolicyError, match=r"rename it to \.yaml"):
             PolicyLibrary.load(tmp_path)
         (tmp_path / name).unlink()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_or_device_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """The finding: `policy check` and a reload waited for ever for somebody to write into the pipe."""
+    (tmp_path / "a.yaml").write_text(POLICY)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "void.yaml").symlink_to("/dev/null")
+    library, errors = PolicyLibrary.try_load(tmp_path)
+    assert library is None
+    assert [(one.file, one.message) for one in errors] == [
+        (str(tmp_path / name), "is a pipe or device, not a file") for name in ("pipe.yaml", "void.yaml")
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_no_more_of_a_file_is_read_than_it_may_have(tmp_path: Path) -> None:
+    """The finding: the whole file was read before its size was looked at."""
+    pipe = tmp_path / "tools.yaml"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(read_source, pipe)
+        with pipe.open("wb") as writer:
+            writer.write(b" " * (MAX_BYTES + 1))
+            writer.flush()
+            with pytest.raises(PolicyError, match=f"is larger than {MAX_BYTES} bytes"):
+                read.result(timeout=10)
 
 
 def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_the_shipped_file_has_everything_off_but_the_shops_ordinary_refund() -> 
     }
     assert {name.partition(".")[2]: one.gate for name, one in found.items() if one.gate} == scenarios
     assert found["small_refund.enabled"].gate is None and len(found) == 7
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_file_of_switches_and_one_beside_it_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert list(read_switches(written(tmp_path, GOOD))) == ["a.one", "a.two"]
+    (tmp_path / FILE_NAME).unlink()
+    os.mkfifo(tmp_path / FILE_NAME)
+    assert "is a pipe or device" in (SwitchFile(tmp_path).declared.fault or "")
 
 
 def test_every_gated_switch_names_a_shipped_policy() -> None:
