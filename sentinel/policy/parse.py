@@ -62,6 +62,9 @@ RESERVED_REASONS = frozenset(
 """Reason codes that only the engine and the worker give: a policy that borrowed one would hide who refused, or say what
 has not happened. Programs act on some of them: a refund denied as `handled_by_person` counts as paid by that person."""
 
+RESERVED_LIMIT_IDS = ("duplicate_resource", "halted", "looks_like_duplicate", "velocity_halted")
+"""What the database records among the ids of exhausted limits where a check of its own tightened a decision."""
+
 _TOP = (
     "policy", "label", "version", "actions", "zone", "facts", "numbers", "rules", "once_per", "limits", "breakers", "approval",
 )  # fmt: skip
@@ -257,6 +260,8 @@ def _approvable(source: Source, table: Table, verdict: Verdict) -> bool:
 def _limit(source: Source, table: Table, name: str) -> Limit:
     required = ("id", "window", "per", "cap", "then", "reason", "says")
     entries = source.fields(table, "limit", known=(*required, "when"), required=required).entries
+    if name in RESERVED_LIMIT_IDS:
+        raise source.error(entries["id"].place, f'id: "{name}" is reserved for the engine')
     window, seconds, bucket = _window(source, entries["window"])
     strict = [Verdict.APPROVAL_REQUIRED.value, Verdict.DENY.value]
     return Limit(

@@ -10,6 +10,7 @@ from policy_samples import POLICY, compile_text
 from sentinel.authority.reasons import STANDINGS
 from sentinel.policy.compile import try_compile
 from sentinel.policy.errors import PolicyError
+from sentinel.policy.parse import RESERVED_LIMIT_IDS
 
 RULE = "when: amount_minor <= numbers.allow_up_to"
 SENTENCE = "    says: The amount is small.\n"
@@ -137,6 +138,16 @@ def test_no_rule_or_limit_gives_a_reason_that_says_what_became_of_an_operation(c
         assert text != POLICY
         with pytest.raises(PolicyError, match=f'"{code}" is reserved for the engine'):
             compile_text(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", RESERVED_LIMIT_IDS)
+def test_no_limit_is_named_like_a_check_of_the_database(name: str, tmp_path: Path) -> None:
+    """Both are recorded side by side, so that a halt would be explained as that limit's exhausted budget."""
+    with pytest.raises(PolicyError, match=f'limit "{name}": id: "{name}" is reserved for the engine') as caught:
+        compile_text(tmp_path, POLICY.replace("id: account_day", f"id: {name}"))
+    assert (caught.value.line, caught.value.column) == (31, 9)
+    rule = compile_text(tmp_path, POLICY.replace("id: known_fraud", f"id: {name}"))
+    assert rule.policy.rules[0].rule_id == name
 
 
 @pytest.mark.parametrize("name", REFUSED)
