@@ -69,6 +69,11 @@ select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
 """
+# An agent's call for a switch that was off has an event too, which says so.
+HAS_TURNED = """
+select exists (select from sentinel.events where tenant_id = %(tenant_id)s and event_id = %(event_id)s
+  and body::jsonb -> 'already' is null)
+"""
 
 
 def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
@@ -116,14 +121,20 @@ def _turn_off(
     event_id: uuid.UUID,
     went_wrong: bool = False,
 ) -> bool:
-    """Turn a switch off, whatever the file or a gate report says; return False if it had been turned off before.
+    """Turn a switch off, whatever the file or a gate report says; return False if it had been turned off before this call.
 
     After `went_wrong`, only a newer gate report can turn the switch on again, and an event is recorded even if the
     switch was off.
     """
-    return bool(scalar(pool, TURN_OFF, {
+    turned = scalar(pool, TURN_OFF, {
         "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
-    }))  # fmt: skip
+    })  # fmt: skip
+    return bool(turned) or _has_turned(pool, tenant_id, event_id)
+
+
+def _has_turned(pool: Pool, tenant_id: uuid.UUID, event_id: uuid.UUID) -> bool:
+    """Whether a call that found its switch as it wants it had turned it itself, at a first attempt whose answer was lost."""
+    return bool(scalar(pool, HAS_TURNED, {"tenant_id": tenant_id, "event_id": event_id}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +243,10 @@ def turn_switch_on(
         raise Conflict(f"every switch is off, because the file of switches cannot be used: {declared_switches.fault}")
     if not 0 <= canary_percent <= 100:
         raise InvalidInput.of("canary_percent", "must be between 0 and 100")
-    declared = known_switch(declared_switches, name)
+    declared, event_id = known_switch(declared_switches, name), new_id()
     refusal = _turn_on(
         pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
-        canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=new_id(),
+        canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=event_id,
         default_on=declared.default_on,
     )  # fmt: skip
     if refusal == "canary_too_wide":
@@ -243,7 +254,8 @@ def turn_switch_on(
     if declared.gate is not None and refusal in REFUSALS:
         stands = {row.name: row for row in flipped_switches(pool, actor.tenant_id)}.get(name)
         raise GateRefused(name, declared.gate, refusal, stands)
-    return SwitchChange(name, True, canary_percent, already=refusal != "")
+    already = refusal != "" and not _has_turned(pool, actor.tenant_id, event_id)
+    return SwitchChange(name, True, canary_percent, already)
 
 
 def turn_switch_off(

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
+from sentinel.authority.engine import Caller
 from sentinel.authority.gate_reports import MAX_AGE_DAYS, gate_states, record_gate_report
 from sentinel.authority.switches import (
     CanaryTooWide,
@@ -20,9 +21,13 @@ from sentinel.authority.switches import (
     list_switches,
     switch_states,
     switches_and_halts,
+    turn_switch_off,
+    turn_switch_off_by_agent,
+    turn_switch_on,
 )
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import DeclaredSwitches, SwitchFile
+from sentinel.store.database import Pool
 from tests.mutants import cut
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, at_once, refused, scaled
@@ -221,6 +226,34 @@ def test_a_report_whose_answer_was_lost_is_recorded_once(fixtures: Fixtures) -> 
     assert fixtures.admin.execute("select report_id from sentinel.gate_reports").fetchall() == [(told,)]
     assert fixtures.one("select count(*) from sentinel.events where kind = 'gate_report_recorded'") == 1
     on(fixtures)
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_flip_whose_answer_was_lost_is_told_as_made(fixtures: Fixtures, is_committed: bool) -> None:
+    """The finding: the second try found what the first one had done, and who had done it was told that nothing changed."""
+    record(fixtures)
+
+    def lost(pool: Pool) -> Any:
+        return LosesConnection(pool, is_committed=is_committed)
+
+    def off_by_agent(pool: Pool) -> SwitchChange:
+        caller = Caller(fixtures.tenant_id, uuid.uuid4(), uuid.uuid4(), "a-1", frozenset({"guard"}), None)
+        return turn_switch_off_by_agent(pool, caller, BOOK, FEE, reason="a wrong execution")
+
+    def turned_on() -> SwitchChange:
+        admin = actor(fixtures, "admin")
+        return turn_switch_on(lost(fixtures.console_pool), admin, BOOK, FEE, canary_percent=5, reason="ready")
+
+    assert turned_on() == SwitchChange(FEE, True, 5, already=False)
+    assert turned_on().already
+    approver = actor(fixtures, "approver")
+    done = turn_switch_off(lost(fixtures.console_pool), approver, BOOK, FEE, reason="not sure")
+    assert done == SwitchChange(FEE, False, 0, already=False) and off(fixtures).already
+    assert not turned_on().already
+    assert off_by_agent(lost(fixtures.authority.pool)) == SwitchChange(FEE, False, 0, already=False)
+    assert off_by_agent(fixtures.authority.pool).already and off_by_agent(lost(fixtures.authority.pool)).already
+    assert [one["event"] for one in flips(fixtures)] == ["switch_on", "switch_off", "switch_on", *["switch_off"] * 3]
     assert fixtures.broken_invariants() == []
 
 
