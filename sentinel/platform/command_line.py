@@ -87,6 +87,17 @@ class _InvalidUsage(click.ClickException):
     exit_code = 2
 
 
+class _ErrorFile(io.FileIO):
+    """The file of standard error. What it does not take, as on a full disk, is lost: no exit code depends on it."""
+
+    def write(self, data: Any, /) -> int:
+        """Write the bytes, or lose them."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 class OneLineCommand(click.Command):
     """A command that reports wrong use of it, and of the commands in it, on one line.
 
@@ -102,6 +113,9 @@ class OneLineCommand(click.Command):
             sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
         if sys.stderr is None:
             sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"), encoding="utf-8")
+        elif type(sys.stderr) is io.TextIOWrapper:  # the interpreter's own, not what a test collects
+            file = io.BufferedWriter(_ErrorFile(sys.stderr.fileno(), "w", closefd=False))
+            sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 # What a terminal's encoding does not have is escaped: it must not end a command that has done its work.

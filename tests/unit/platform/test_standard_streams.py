@@ -34,6 +34,22 @@ def test_output_that_takes_no_more_is_one_line(words: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (VERIFY, 2),
+        (("sentinel.cli.main", "nothing"), 2),
+        (("sentinel.cli.main", "policy", "show", "nothing"), 1),
+        (SHOW, 0),
+    ],
+)
+def test_standard_error_that_takes_no_line_changes_no_exit_code(words: tuple[str, ...], code: int) -> None:
+    """The finding: each refusal ended with 1, also wrong use (2) and a database that cannot be reached (3)."""
+    done = run("< /dev/null 2> /dev/full", *words)
+    assert (done.returncode, bool(done.stdout)) == (code, code == 0)
+    assert run("< /dev/null > /dev/full 2>&1", *words).returncode == (code or 1)
+
+
 def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> None:
     done = run("", "worker.cli", "enqueue", "/proc/self/mem", "--dry-run")
     assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: Input/output error\n")
