@@ -13,6 +13,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_text
 
 LEAST, MOST = 12, 256
 LEAST_SCORE = 3
@@ -32,10 +33,12 @@ def hash_password(password: str, *, email: str = "", field: str = "password") ->
     """Return the argon2id hash of a new password. `email` is its owner's address, `field` the password's name in the
     form.
 
-    Raises `InvalidInput` (of `field`) for one that is too short, too long, common, or derived from its owner's address.
+    Raises `InvalidInput` (of `field`) for one that is too short, too long, common, or derived from its owner's address,
+    or that has characters with which a sign-in is refused.
     """
     if not LEAST <= len(password) <= MOST:
         raise InvalidInput.of(field, f"must have {LEAST} to {MOST} characters")
+    check_text(password, field)
     if _is_easy(password, email):
         raise InvalidInput.of(field, EASY)
     return _hasher.hash(password)

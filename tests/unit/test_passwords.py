@@ -6,9 +6,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from marshmallow import ValidationError
 
 from ops_console.accounts import passwords
 from ops_console.accounts.passwords import EASY, hash_password, is_right, make_password
+from ops_console.api.schemas import SignInSchema
 from sentinel.core.errors import InvalidInput
 
 COMMON = (
@@ -38,6 +40,17 @@ def test_the_length_is_a_rule_of_its_own(length: int) -> None:
     with pytest.raises(InvalidInput) as refused:
         hash_password(("kJ4.w_vR-9sQ" * 30)[:length])
     assert refused.value.errors == {"password": "must have 12 to 256 characters"}
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\u200b", "\u202e"])
+def test_no_password_has_a_character_with_which_a_sign_in_is_refused(character: str) -> None:
+    """The finding: one from standard input was stored, and its owner could never sign in with it."""
+    password = f"correct horse{character}battery staple"
+    with pytest.raises(ValidationError):
+        SignInSchema().load({"email": "ann@example.org", "password": password})
+    with pytest.raises(InvalidInput) as refused:
+        hash_password(password)
+    assert refused.value.errors == {"password": "must not hold control, zero-width or direction-changing characters"}
 
 
 @pytest.mark.parametrize(
