@@ -10,7 +10,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -20,11 +20,15 @@ from ops_console.accounts.operator_changes import known_operator
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.authority.tenants import list_tenants
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.platform.command_line import Command, InvalidUsage
+from sentinel.platform.command_line import Command, InvalidUsage, terminal_text
 from sentinel.platform.http.bodies import Text
 from sentinel.store.address import database_url
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.safety import require_schema
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+    from rich.text import Text as RichText
 
 
 def import_paths() -> str:
@@ -118,7 +122,7 @@ def as_uuid(text: str, what: str) -> uuid.UUID:
 
 def show(value: Any, as_json: bool, text: str = "") -> None:
     """Print one result: as JSON, or the sentence for people."""
-    print_json(value) if as_json else click.echo(text)
+    print_json(value) if as_json else click.echo(terminal_text(text))
 
 
 def show_secret(value: Any, as_json: bool, secret: str, note: str) -> None:
@@ -154,18 +158,31 @@ def show_rows(
 
 
 def _table(rows: Sequence[Any], columns: Sequence[str]) -> None:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         # Ids must be copyable, so they are never broken over lines.
         table.add_column(name.replace("_", " "), overflow="fold", no_wrap=name.endswith("_id"))
     for row in rows:
-        # Text, not markup: what agents and operators wrote is shown and never interpreted.
-        table.add_row(*(Text(_cell(getattr(row, name))) for name in columns))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+        table.add_row(*(table_cell(_cell(getattr(row, name))) for name in columns))
+    print_table(table)
+
+
+def table_cell(text: str) -> RichText:
+    """Return text from outside as a cell of a table."""
+    from rich.text import Text
+
+    # Text, not markup: what agents and operators wrote is shown and never interpreted.
+    return Text(terminal_text(text))
+
+
+def print_table(table: RichTable) -> None:
+    """Print a table, 200 columns wide where there is no terminal; nothing where standard output is closed, as `click.echo`."""
+    from rich.console import Console
+
+    if sys.stdout is not None:
+        Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def _cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from sentinel.authority.explain import DecisionExplanation, explain_decision
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.reasons import reason_text
 from sentinel.cli.common import as_uuid, json_option, open_pool, tenant_of, tenant_option
-from sentinel.platform.command_line import REFUSED, OneLineErrors
+from sentinel.platform.command_line import REFUSED, OneLineErrors, terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import RuleAnswer
 
@@ -55,11 +55,12 @@ def _show(explanation: DecisionExplanation) -> None:
     )
     click.echo(f"policy     {explanation.policy_digest}")
     if explanation.evidence is not None:
-        click.echo(f"evidence   {orjson.dumps(explanation.evidence).decode()}")
+        click.echo(terminal_text(f"evidence   {orjson.dumps(explanation.evidence).decode()}"))
     if explanation.tightened:
         click.echo(f"tightened  {', '.join(explanation.tightened)}")
     for rule in explanation.rules or ():
         if rule.said is not RuleAnswer.DOES_NOT_HOLD:
-            click.echo(
+            told = (
                 f"rule       {rule.rule_id}: {rule.said}, {rule.verdict} {rule.reason_code}: {rule.says or rule.when}"
             )
+            click.echo(terminal_text(told))

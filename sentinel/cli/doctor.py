@@ -18,7 +18,7 @@ from sentinel.authority.checkpoints import CheckpointBroken
 from sentinel.authority.settings import CHECKPOINTS, load_settings
 from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.platform.command_line import FiniteRange
+from sentinel.platform.command_line import FiniteRange, terminal_text
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
@@ -108,7 +108,7 @@ def command(as_json: bool, checkpoints: Path | None, minutes: float) -> None:
 def _print(checks: list[Check]) -> None:
     for check in checks:
         mark = "BAD " if not check.ok else "ok  " if check.checked else "–   "
-        click.echo(f"{mark} {check.name}: {check.detail}", err=not check.ok)
+        click.echo(terminal_text(f"{mark} {check.name}: {check.detail}"), err=not check.ok)
     bad, unchecked = sum(not check.ok for check in checks), sum(not check.checked for check in checks)
     click.echo(
         f"{len(checks)} checks, {f'{bad} bad' if bad else 'all well'}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
+
+from sentinel.cli.common import print_table, table_cell
 
 _MOST_SHOWN = 20
 
@@ -68,8 +67,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
     for name in columns:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows[:_MOST_SHOWN]:
-        table.add_row(*(Text(str(row[name] if row[name] is not None else "–")) for name in columns))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200)
-    console.print(table)
+        table.add_row(*(table_cell(str(row[name] if row[name] is not None else "–")) for name in columns))
+    print_table(table)
     if len(rows) > _MOST_SHOWN:
         click.echo(f"… and {len(rows) - _MOST_SHOWN} more; see the report.")

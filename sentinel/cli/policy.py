@@ -18,6 +18,7 @@ import click
 
 from sentinel.cli.common import import_paths, json_option
 from sentinel.core.errors import NotFound
+from sentinel.platform.command_line import terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import CaseResult, run_cases
 from sentinel.policy.compile import CompiledPolicy
@@ -59,7 +60,7 @@ def check(directory: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([fault.as_json() for fault in faults]))
     else:
         for fault in faults:
-            click.echo(fault.explain() + "\n", err=True)
+            click.echo(terminal_text(fault.explain()) + "\n", err=True)
         if library is not None and not faults:
             _print_good(folder, library)
     sys.exit(1 if faults else 0)
@@ -81,7 +82,7 @@ def _print_good(folder: Path, library: PolicyLibrary) -> None:
     for policy in library.policies:
         click.echo(f"ok  {policy.policy.version}  {policy.digest}")
         for remark in lint_policy(policy):
-            click.echo(f"    note: {remark}")
+            click.echo(f"    note: {terminal_text(remark)}")
     others = [folder / name for name in sorted(NOT_POLICIES)]
     others += sorted(path for part in ("cases", "gates") for path in (folder / part).glob("*.*") if path.is_file())
     for path in others:
@@ -110,7 +111,7 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
 def _print_policy(compiled: CompiledPolicy) -> None:
     """Print a policy as lines: the columns of a table would break ids, conditions and amounts over lines."""
     shown = describe(compiled)
-    click.secho(f"{shown['label']} ({shown['policy']})", bold=True)
+    click.secho(terminal_text(f"{shown['label']} ({shown['policy']})"), bold=True)
     click.echo(f"version   {shown['version']}  {compiled.digest}")
     click.echo(f"actions   {', '.join(shown['actions'])}")
     click.echo(f"zone      {shown['zone']}")
@@ -127,7 +128,7 @@ def _print_part(title: str, entries: Sequence[tuple[str, str | None, str]]) -> N
     if entries:
         click.secho(title, bold=True)
     for name, says, words in entries:
-        click.echo(f"  {name}: {says or words}" + (f"\n    {words}" if says else ""))
+        click.echo(terminal_text(f"  {name}: {says or words}" + (f"\n    {words}" if says else "")))
 
 
 def _fact_in_words(fact: Mapping[str, Any]) -> str:
@@ -164,7 +165,7 @@ def test(directory: Path | None, as_json: bool) -> None:
     else:
         failed = [result for result in results if result.problem]
         for result in failed:
-            click.echo(f"FAILED  {result.where}  {result.name}: {result.problem}", err=True)
+            click.echo(terminal_text(f"FAILED  {result.where}  {result.name}: {result.problem}"), err=True)
         click.echo(f"{len(results) - len(failed)} passed, {len(failed)} failed")
         effects = sum(len(rules) for rules in report.coverage.values())
         reached = effects - len(report.never_matched)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from sentinel.cli.common import json_option, print_json, show_rows
+from sentinel.cli.common import json_option, print_json, print_table, show_rows, table_cell
 from sentinel.cli.policy import DIRECTORY
 from sentinel.core.errors import NotFound
 from sentinel.platform.command_line import InvalidUsage
@@ -98,8 +95,8 @@ def _print_explained(found: dict[str, Any]) -> None:
     for name, value in found.items():
         if value not in ({}, []):
             shown = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
-            table.add_row(name.replace("_", " "), Text(shown))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+            table.add_row(name.replace("_", " "), table_cell(shown))
+    print_table(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,16 @@ def exit_code(error: SentinelError) -> int:
     return REFUSED
 
 
+def terminal_text(text: str) -> str:
+    """Return text from outside for a terminal: control, zero-width and direction-changing characters as code points.
+
+    Tabs and line ends stay.
+    """
+    from sentinel.core.operation import UNSAFE_TEXT  # as in `exit_code`
+
+    return UNSAFE_TEXT.sub(lambda found: f"[U+{ord(found[0]):04X}]", text).replace("\r", "[U+000D]")
+
+
 def one_line_errors(command: Command) -> Command:
     """Make our own errors end the command with one line on standard error and their `exit_code`, not with a traceback."""
 
@@ -64,7 +74,7 @@ def one_line_errors(command: Command) -> Command:
             return command(*args, **options)
         except SentinelError as error:
             lines = [" ".join(line.split()) for line in error.detail.splitlines()]
-            click.echo(f"Error: {'; '.join(lines)}", err=True)
+            click.echo(f"Error: {terminal_text('; '.join(lines))}", err=True)
             sys.exit(exit_code(error))
 
     return cast(Command, wrapped)
