@@ -184,6 +184,12 @@ def read_source(path: Path, *, name: str | None = None, regular: bool = False) -
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise source.error(None, f"cannot be read: {error.strerror}") from error
+    return decode_source(data, name=source.name)
+
+
+def decode_source(data: bytes, *, name: str) -> tuple[Source, Node]:
+    """The bytes of a file → its `Source` and root node; `name` is what errors call it. Raises `PolicyError`."""
+    source = Source(name, [])
     if len(data) > MAX_BYTES:
         raise source.error(None, f"is larger than {MAX_BYTES} bytes")
     try:

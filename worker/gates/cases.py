@@ -25,7 +25,7 @@ from pathlib import Path
 
 from sentinel.core.decision import REASONS
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.source import Listing, Node, Scalar, Source, Table, parse_source, read_source
+from sentinel.policy.source import MAX_BYTES, Listing, Node, Scalar, Source, Table, decode_source, parse_source
 from worker.gates.case_inputs import FIELDS, CaseInputs, read_inputs
 from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.routes import CHANNELS, SCENARIOS
@@ -76,7 +76,8 @@ class CaseFile:
 
 def read_cases(path: Path) -> CaseFile:
     """Read a file of cases, expanding `each`. Raises its first `PolicyError`, which names the line and the nearest known word."""
-    source, head, cases = _lines(path) if path.suffix == ".jsonl" else _document(path)
+    data = _bytes_of(path)  # read once: the digest is of the cases that run, also if the file is saved meanwhile
+    source, head, cases = (_lines if path.suffix == ".jsonl" else _document)(data, str(path))
     for key in ("scenario", "systems"):
         if key not in head.entries:
             raise source.error(head.place, f'a cases file: "{key}" is missing')
@@ -90,24 +91,32 @@ def read_cases(path: Path) -> CaseFile:
     for node in cases:
         for case in _expanded(source, node, dict(base.entries) if base else {}):
             _add(source, node, case, found, systems)
-    digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
     return CaseFile(path.name, digest, scenario, systems, tuple(found.values()))
 
 
-def _document(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
-    source, root = read_source(path)
+def _bytes_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(-1 if path.suffix == ".jsonl" else MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def _document(data: bytes, name: str) -> tuple[Source, Table, tuple[Node, ...]]:
+    source, root = decode_source(data, name=name)
     top = source.fields(root, "a cases file", known=(*_HEAD, "cases"), required=("cases",))
     return source, top, source.listing(top.entries["cases"], "cases")
 
 
-def _lines(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
+def _lines(data: bytes, name: str) -> tuple[Source, Table, tuple[Node, ...]]:
     """Read a `.jsonl` file as YAML, of which JSON is a subset: each line becomes a list item, so line numbers stay right."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"cannot be read: {type(error).__name__}", file=str(path)) from error
+        text = data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"cannot be read: {type(error).__name__}", file=name) from error
     listed = "\n".join(f"- {line}" if line.strip() else "" for line in text.split("\n"))
-    source, root = parse_source(listed, name=str(path))
+    source, root = parse_source(listed, name=name)
     head, *cases = source.listing(root, "a cases file")
     return source, source.fields(head, "the first line", known=_HEAD), tuple(cases)
 

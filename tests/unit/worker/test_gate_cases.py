@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -104,6 +107,24 @@ def test_json_lines_are_the_same_cases_with_their_own_lines(tmp_path: Path) -> N
     with pytest.raises(PolicyError) as refused:
         read_cases(path)
     assert refused.value.line == 3 and 'did you mean "execute"' in str(refused.value)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["fee.yaml", "fee.jsonl"])
+def test_the_digest_is_of_the_cases_that_were_read(tmp_path: Path, name: str) -> None:
+    """The finding: the file was read again for it, so that a report named other cases than those that had run."""
+    text = HEAD + "  - {id: a, want: {end: execute}}\n"
+    if name.endswith(".jsonl"):
+        text = '{"scenario": "fee", "systems": {"private": "private_refund"}}\n{"id": "a", "given": {"channel": "private", '
+        text += '"currency": "EUR", "paid": "80.00", "amount": "4.90"}, "want": {"end": "execute"}}\n'
+    once = tmp_path / name
+    os.mkfifo(once)  # gives what is written into it to one reader
+    writer = threading.Thread(target=once.write_text, args=(text,), daemon=True)
+    writer.start()
+    file = read_cases(once)
+    writer.join(timeout=10)
+    assert [case.id for case in file.cases] == ["a"]
+    assert file.digest == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def test_a_line_separator_within_a_text_ends_no_json_line(tmp_path: Path) -> None:
