@@ -130,13 +130,18 @@ async def _dial(endpoint: Endpoint, deadline: float) -> _Link:
     name = endpoint.host if endpoint.tls else None
     addresses = await _look_up(endpoint.host, endpoint.port)
     for place, (*_, address) in enumerate(addresses):
-        opening = asyncio.open_connection(address[0], address[1], ssl=endpoint.tls, server_hostname=name)
+        opening = asyncio.open_connection(_scoped(address), address[1], ssl=endpoint.tls, server_hostname=name)
         if place == len(addresses) - 1:
             return await opening  # within the call's own time
         left = max(deadline - time.monotonic(), 0.001)
         with suppress(OSError, asyncio.TimeoutError):  # two classes on Python 3.10
             return await _within(connect_seconds(left, len(addresses) - place), opening)
     raise OSError("the name has no address")
+
+
+def _scoped(address: Any) -> str:
+    """The host of a socket's address; a link-local one of IPv6 with its scope, without which nobody can connect to it."""
+    return f"{address[0]}%{address[3]}" if len(address) == 4 and address[3] else str(address[0])
 
 
 async def _look_up(host: str, port: int) -> list[Any]:

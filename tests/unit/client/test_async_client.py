@@ -301,6 +301,30 @@ def test_an_address_whose_machine_is_gone_does_not_keep_a_call_from_the_next(
     assert on_a_loop(use()) == "OK"
 
 
+def test_a_link_local_address_is_dialled_with_its_scope(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the other client does. The finding: the scope was dropped, and the system refused to connect."""
+    connect, port, dialled = asyncio.open_connection, int(authority.url.rpartition(":")[2]), []
+
+    async def link_local(host: str, port: int) -> list[Any]:
+        return [(0, 0, 0, "", ("fe80::1", port, 0, 7))]
+
+    async def recorded(host: str, *rest: Any, **options: Any) -> Any:
+        dialled.append(host)
+        return await connect("127.0.0.1", *rest, **options)
+
+    monkeypatch.setattr(async_transport, "_look_up", link_local)
+    monkeypatch.setattr(asyncio, "open_connection", recorded)
+
+    async def use() -> str:
+        async with AsyncClient(f"http://authority.test:{port}", "key", agent_id="a") as client:
+            return await client.heartbeat()
+
+    assert on_a_loop(use()) == "OK"
+    assert dialled == ["fe80::1%7"]
+
+
 def test_a_name_is_looked_up_while_all_of_the_loops_threads_are_taken(authority: FakeAuthority) -> None:
     """The finding: while an agent's tools held the loop's threads, what came of another one could not be reported in time."""
 
