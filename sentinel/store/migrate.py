@@ -35,6 +35,13 @@ _BECOME = "case when current_setting('server_version_num')::int >= 160000 then '
 SCHEMA = Path(__file__).parent / "schema"
 
 _LOCK = 7305013942711300
+# A statement of a migration may take any time, so no deadline tells that its server is gone; the system's own time is two hours.
+_KEEPALIVES = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "6",
+    "tcp_user_timeout": "90000",
+}
 _VERSION_TABLE = """
 select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'public' and c.relname = 'schema_version'
@@ -97,7 +104,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
     `EngineUnavailable` when the server cannot be reached.
     """
-    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **parts_to_connect(url)})
+    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES, **parts_to_connect(url)})
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
             _refuse_another_owner(connection)
