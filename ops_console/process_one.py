@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ops_console.read_models import refund_views
@@ -15,11 +16,37 @@ from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
 MOST_WAITING = 6
-"""How many requests wait at once in a process of the console: each holds a thread, and halts need one too."""
+"""How many requests wait at once in a process of the console at most: each holds a thread, and halts need one too."""
 _POLL_SECONDS = 0.1
 _IN_HAND_SECONDS = 5.0
 
-_places = threading.BoundedSemaphore(MOST_WAITING)
+
+class _Slots:
+    """The slots of requests that wait in this process."""
+
+    def __init__(self) -> None:
+        self._lock, self._taken = threading.Lock(), 0
+
+    @contextlib.contextmanager
+    def taken(self, most: int) -> Iterator[None]:
+        """Take a slot for the block. Raises `Conflict` when `most` are taken."""
+        with self._lock:
+            if self._taken >= most:
+                raise Conflict("enough such requests wait for a worker already; try again in a moment")
+            self._taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken -= 1
+
+
+_slots = _Slots()
+
+
+def most_waiting(threads: int) -> int:
+    """Return how many requests may wait at once in a process with so many threads: at most half of them, if there are two."""
+    return max(1, min(MOST_WAITING, threads // 2))
 
 
 def process_one(
@@ -27,6 +54,7 @@ def process_one(
     actor: Actor,
     *,
     request_id: uuid.UUID | None = None,
+    most: int = MOST_WAITING,
     wait_seconds: float = 10.0,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -35,17 +63,13 @@ def process_one(
 
     `request_id` makes the request idempotent: a form that is sent twice (a double click) is one request. Raises
     `WorkerNotRunning` when no worker loop was seen in the last seconds, or when none answers in time, and `Conflict` when
-    `MOST_WAITING` requests wait already.
+    `most` requests wait already.
     """
     actor.must_be("approver")
     if not refund_views.is_worker_listening(pool, actor.tenant_id):
         raise WorkerNotRunning("no worker is running; start one with `retail-refund-agent --loop`")
-    if not _places.acquire(blocking=False):
-        raise Conflict(f"{MOST_WAITING} such requests wait for a worker already; try again in a moment")
-    try:
+    with _slots.taken(most):
         return _answer(pool, actor, request_id or new_id(), end=clock() + wait_seconds, pause=pause, clock=clock)
-    finally:
-        _places.release()
 
 
 def _answer(

@@ -26,7 +26,7 @@ from ops_console.api.rendering import (
 from ops_console.api.schemas import LedgerPageSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
-from ops_console.process_one import process_one
+from ops_console.process_one import most_waiting, process_one
 from ops_console.read_models import refund_views
 from ops_console.read_models.ledger_search import LedgerFilter, search_ledger
 from sentinel.authority import feed
@@ -82,7 +82,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented("Have the worker process one row now", responses={200: ("What happened.", {"type": "object"})},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def process_once() -> Response:
-        return json_response(process_one(context.ledger, actor()))
+        return json_response(process_one(context.ledger, actor(), most=most_waiting(context.settings.threads)))
 
 
 def _agent_status(context: ConsoleContext, tenant_id: uuid.UUID, agent_id: str) -> dict[str, Any]:

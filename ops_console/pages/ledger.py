@@ -15,7 +15,7 @@ from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
 from ops_console.pages.proofs import events_address, proof_link
-from ops_console.process_one import process_one
+from ops_console.process_one import most_waiting, process_one
 from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
     MOST_OPERATIONS,
@@ -181,7 +181,8 @@ def _process(context: ConsoleContext) -> shell.FlashMessage:
     request_id = uuid_or_none(request.form.get("request_id", ""))
     if request_id is None:
         raise InvalidInput.of("request_id", "is not valid; reload the page")
-    done = process_one(context.ledger, person, request_id=request_id)
+    most = most_waiting(context.settings.threads)
+    done = process_one(context.ledger, person, request_id=request_id, most=most)
     if not done.get("processed"):
         detail = done.get("detail") or "nothing is due"
         return shell.FlashMessage(f"{detail[0].upper()}{detail[1:]}.", "warning")

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from ops_console.api import refunds as refund_routes
-from ops_console.process_one import MOST_WAITING, process_one
+from ops_console.process_one import MOST_WAITING, most_waiting, process_one
 from ops_console.read_models.refund_views import COUNTS, STATUSES
 from sentinel.core.errors import Conflict, WorkerNotRunning
 
@@ -179,6 +179,33 @@ def test_few_requests_wait_for_a_worker_at_once_so_that_others_reach_the_console
         one.join()
     with pytest.raises(WorkerNotRunning, match="withdrawn"):
         process_one(fixtures.pool, actor, wait_seconds=0.1)
+
+
+def test_in_a_console_of_few_threads_fewer_requests_wait_at_once(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: with SENTINEL_CONSOLE_THREADS of six or less, six that waited were all that the console answered."""
+    assert [most_waiting(threads) for threads in (1, 2, 3, 4, 6, 12, 24)] == [1, 1, 1, 2, 3, 6, 6]
+    given: list[int] = []
+
+    def asked(*_: Any, most: int) -> dict[str, Any]:
+        given.append(most)
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(refund_routes, "process_one", asked)
+        ann = fixtures.person("ann", app=fixtures.app(threads=4))
+        assert ann.post("/ops/api/refunds/process-once").status_code == 200
+    assert given == [2]
+    add_worker(fixtures)
+    actor = fixtures.operator("bob")
+
+    def pause(_: float) -> None:
+        with pytest.raises(Conflict, match="wait for a worker"):
+            process_one(fixtures.pool, actor, most=1)
+
+    with pytest.raises(WorkerNotRunning, match="withdrawn"):
+        process_one(fixtures.pool, actor, most=1, wait_seconds=0.1, pause=pause)
 
 
 def test_a_question_in_hand_is_not_withdrawn(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
