@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 
 from flask import Blueprint, Response, request
 
@@ -61,7 +61,8 @@ class _Page:
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
-        self._soon, self._settled = Remembered(2.0), Remembered(86400.0)
+        self._soon = Remembered(2.0)
+        self._final: dict[tuple[uuid.UUID, uuid.UUID, datetime | None], LastEffect] = {}
 
     def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
         """Render the page; `halt_id` is the halt whose lifting was refused, "" for any other refusal."""
@@ -80,11 +81,12 @@ class _Page:
         )  # fmt: skip
 
     def _effect(self, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
-        is_settled = datetime.now(UTC) - halt.set_at > 2 * EFFECTS_AFTER_HALT
-        kept = self._settled if is_settled else self._soon
-        found: LastEffect = kept.get(
-            (tenant_id, halt.halt_id, halt.lifted_at), lambda: last_effect(self._context.pool, tenant_id, halt)
-        )
+        key = (tenant_id, halt.halt_id, halt.lifted_at)
+        if (kept := self._final.get(key)) is not None:
+            return kept
+        found: LastEffect = self._soon.get(key, lambda: last_effect(self._context.pool, tenant_id, halt))
+        if found.is_final:
+            self._final[key] = found
         return found
 
 

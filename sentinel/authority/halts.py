@@ -62,11 +62,12 @@ class LastEffect:
     """Effects in a halt's scope around the time when it was set: `after` counts those after it (expected: 0).
 
     An effect is a start, or a decision that allows. `seconds` is how long after the halt the last effect was: negative
-    if before it, None if there was none.
+    if before it, None if there was none. `is_final`: so long after the halt, by the database's clock, that none is added.
     """
 
     after: int
     seconds: float | None
+    is_final: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ _MAX_CLOCK_SKEW = timedelta(minutes=1)
 # later holder of the lock has a later time.
 LAST_EFFECT = """
 select (count(*) filter (where e.occurred_at > %(set_at)s))::integer as after,
-       extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds
+       extract(epoch from max(e.occurred_at) - %(set_at)s)::double precision as seconds,
+       clock_timestamp() > %(final_at)s as is_final
 from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)
 where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last_id)s
   and e.occurred_at between %(since)s and %(until)s
@@ -214,6 +216,7 @@ def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
     found = one_row(pool, LastEffect, LAST_EFFECT, {
         "tenant_id": tenant_id, "scope": halt.scope, "target": halt.target, "set_at": halt.set_at, "since": since,
         "until": until, "first_id": first_id_at(since - _MAX_CLOCK_SKEW), "last_id": first_id_at(until + _MAX_CLOCK_SKEW),
+        "final_at": halt.set_at + 2 * EFFECTS_AFTER_HALT,
     })  # fmt: skip
     assert found is not None
     return found

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
+from sentinel.authority.halts import HaltRow, LastEffect, last_effect
 from sentinel.store.ids import new_id
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
+from tests.support.ledger_fixtures import wait_until
 
 START = "select sentinel.append_event(%s, %s, 'start', %s, 'retail-refund-agent', clock_timestamp(), '{}')"
 
@@ -37,6 +42,46 @@ def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_t
     told = words(fixtures.browser("una", "viewer", fixtures.app()).get("/ops/halts"))
     assert told.count("1 got through, the last") == 2 and told.count("Nothing got through.") == 1
     assert 'action="/ops/halts' not in fixtures.browser("vera", "viewer", app).get("/ops/halts").get_data(as_text=True)
+
+
+def test_a_consoles_clock_that_is_ahead_hides_nothing_that_gets_through(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: what had been measured in the halt's first seconds was shown for a day."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return super().now(tz) + timedelta(hours=1)
+
+    monkeypatch.setattr("ops_console.pages.halts.datetime", Ahead)
+    before, ann = fixtures.guard("100.00"), fixtures.browser("ann", "approver")
+    assert ann.submit("/ops/halts", scope="agent", target="retail-refund-agent", reason="x").status_code == 303
+    assert "Nothing got through." in words(ann.get("/ops/halts"))
+    start(fixtures, before)
+    wait_until(lambda: "1 got through, the last" in words(ann.get("/ops/halts")))
+
+
+def test_what_was_measured_long_after_a_halt_is_not_measured_again(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixtures.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+        " select %s, gen_random_uuid(), 'agent', 'a-' || n, 'kill', 'x', 'x', clock_timestamp() - n * interval '9 min'"
+        " from generate_series(1, 2) n", fixtures.tenant_id,
+    )  # fmt: skip
+    ann = fixtures.browser("ann", "approver")
+    monkeypatch.setattr("ops_console.pages.halts.Remembered.get", lambda _, key, ask: ask())
+    assert words(ann.get("/ops/halts")).count("Nothing got through.") == 2
+    asked: list[str] = []
+
+    def measured(pool: Any, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
+        asked.append(halt.target)
+        return last_effect(pool, tenant_id, halt)
+
+    monkeypatch.setattr("ops_console.pages.halts.last_effect", measured)
+    assert words(ann.get("/ops/halts")).count("Nothing got through.") == 2
+    assert asked == ["a-1"]
 
 
 def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fixtures: Any) -> None:
