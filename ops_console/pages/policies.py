@@ -138,6 +138,7 @@ def _turn_on(context: ConsoleContext, name: str) -> str:
         name,
         canary_percent=wanted["canary_percent"],
         reason=wanted["reason"],
+        seen=view,
     )
     standing = f"on for {done.canary_percent} % of the accounts"
     return f"{name} was already {standing}; nothing changed." if done.already else f"{name} is {standing}."

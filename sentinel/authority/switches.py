@@ -17,6 +17,7 @@ from sentinel.policy.switches import SwitchFile as SwitchFile  # re-export: the 
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, scalar
+from sentinel.store.sql_template import SqlTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ TURN_ON = """
 select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s,
   %(default_on)s)
 """
+# Only if the switch is as its last change `seen_at` left it, or is already as wanted. The row is locked while it is compared.
+TURN_ON_AS_SEEN = SqlTemplate("""
+with found as materialized (
+  select changed_at, is_on and canary_percent = %(percent)s as is_as_wanted from sentinel.switches
+  where tenant_id = %(tenant_id)s and name = %(name)s for update)
+select case when (select changed_at from found) is not distinct from %(seen_at)s::timestamptz
+              or coalesce((select is_as_wanted from found), false)
+            then ({turn_on}) else 'changed_since' end
+""").fill(turn_on=TURN_ON)
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
 """
@@ -99,16 +109,20 @@ def _turn_on(
     reason: str,
     event_id: uuid.UUID,
     default_on: bool,
+    seen: SwitchView | None,
 ) -> str:
     """Turn a switch on and return "", or why it was not turned on.
 
-    The reason is "unchanged", "canary_too_wide" (it is off, and may be turned on for at most `first_percent`), or, with
-    a gate, a key of `gate_reports.REFUSALS`.
+    The reason is "unchanged", "changed_since" (it is not as in `seen`), "canary_too_wide" (it is off, and may be turned
+    on for at most `first_percent`), or, with a gate, a key of `gate_reports.REFUSALS`.
     """
-    return str(scalar(pool, TURN_ON, {
+    fields = {
         "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent,
         "first_percent": first_percent, "who": who, "reason": reason, "event_id": event_id, "default_on": default_on,
-    }))  # fmt: skip
+    }  # fmt: skip
+    if seen is None:
+        return str(scalar(pool, TURN_ON, fields))
+    return str(scalar(pool, TURN_ON_AS_SEEN, {**fields, "seen_at": seen.changed_at}))
 
 
 def _turn_off(
@@ -231,12 +245,20 @@ class GateRefused(Conflict):
 
 
 def turn_switch_on(
-    pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, canary_percent: int, reason: str
+    pool: Pool,
+    actor: Actor,
+    declared_switches: DeclaredSwitches,
+    name: str,
+    *,
+    canary_percent: int,
+    reason: str,
+    seen: SwitchView | None = None,
 ) -> SwitchChange:
     """Turn a switch on for `canary_percent` (0 to 100) of the accounts, or change the percentage of one that is on.
 
-    A smaller percentage does not need the launch gate. Raises `Forbidden` (not an admin), `NotFound` (no such switch),
-    `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` if the file of switches cannot be used.
+    A smaller percentage does not need the launch gate. With `seen`, only a switch that has not been changed since it was
+    read. Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`,
+    and `Conflict` if it has been changed since, or the file of switches cannot be used.
     """
     actor.must_be("admin")
     if declared_switches.fault is not None:
@@ -247,15 +269,17 @@ def turn_switch_on(
     refusal = _turn_on(
         pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
         canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=event_id,
-        default_on=declared.default_on,
+        default_on=declared.default_on, seen=seen,
     )  # fmt: skip
+    has_turned = refusal != "" and _has_turned(pool, actor.tenant_id, event_id)
+    if refusal == "changed_since" and not has_turned:
+        raise Conflict(f"{name} has been changed in the meantime; nothing was changed")
     if refusal == "canary_too_wide":
         raise CanaryTooWide(declared)
     if declared.gate is not None and refusal in REFUSALS:
         stands = {row.name: row for row in flipped_switches(pool, actor.tenant_id)}.get(name)
         raise GateRefused(name, declared.gate, refusal, stands)
-    already = refusal != "" and not _has_turned(pool, actor.tenant_id, event_id)
-    return SwitchChange(name, True, canary_percent, already)
+    return SwitchChange(name, True, canary_percent, already=refusal != "" and not has_turned)
 
 
 def turn_switch_off(

@@ -18,6 +18,7 @@ from sentinel.authority.switches import (
     CanaryTooWide,
     GateRefused,
     SwitchChange,
+    SwitchView,
     list_switches,
     switch_states,
     switches_and_halts,
@@ -217,6 +218,45 @@ def test_a_flip_that_waited_for_another_is_told_after_it(fixtures: Fixtures, tur
     newest = "select max(occurred_at) from sentinel.events where kind in ('switch_on', 'switch_off')"
     assert over is not None and fixtures.one(newest) > over[0]
     assert fixtures.one("select changed_at from sentinel.switches") == fixtures.one(newest)
+
+
+def test_who_looked_before_another_turned_it_off_turns_nothing_on(fixtures: Fixtures) -> None:
+    record(fixtures)
+    on(fixtures)
+
+    def looked() -> SwitchView:
+        return {view.name: view for view in list_switches(fixtures.console_pool, fixtures.tenant_id, BOOK)}[FEE]
+
+    def turn_on(view: SwitchView, percent: int, pool: Any = fixtures.console_pool) -> SwitchChange:
+        admin = actor(fixtures, "admin")
+        return turn_switch_on(pool, admin, BOOK, FEE, canary_percent=percent, reason="x", seen=view)
+
+    before = looked()
+    with psycopg.connect(fixtures.url) as another, ThreadPoolExecutor(1) as thread:
+        stop = "select sentinel.turn_switch_off(%s, %s, 'ann', 'it pays twice', gen_random_uuid())"
+        another.execute(stop, [fixtures.tenant_id, FEE])
+        waits = thread.submit(refused, lambda: turn_on(before, 3))
+        wait_until(lambda: fixtures.one("select exists (select from pg_locks where not granted)"))
+        another.commit()
+        assert waits.result() == "conflict"
+    assert refused(lambda: turn_on(before, 5)) == "conflict"
+    assert seen(fixtures) == {"on": False, "canary_percent": 0}
+    # Who looks again may, a double click is no conflict, and neither is an attempt whose answer was lost.
+    again = looked()
+    assert turn_on(again, 5) == SwitchChange(FEE, True, 5, already=False)
+    assert turn_on(again, 5) == SwitchChange(FEE, True, 5, already=True)
+    lost = LosesConnection(fixtures.console_pool, is_committed=True)
+    assert turn_on(looked(), 50, lost) == SwitchChange(FEE, True, 50, already=False)
+    never = {view.name: view for view in list_switches(fixtures.console_pool, fixtures.tenant_id, BOOK)}[MASTER]
+    admin = actor(fixtures, "admin")
+    first = BOOK.switches[MASTER].first_canary
+    for is_again in (False, True):
+        done = turn_switch_on(fixtures.console_pool, admin, BOOK, MASTER, canary_percent=first, reason="x", seen=never)
+        assert done.already is is_again
+    off(fixtures, MASTER)
+    with pytest.raises(Conflict, match="has been changed in the meantime"):
+        turn_switch_on(fixtures.console_pool, admin, BOOK, MASTER, canary_percent=first, reason="x", seen=never)
+    assert fixtures.broken_invariants() == []
 
 
 def test_a_report_whose_answer_was_lost_is_recorded_once(fixtures: Fixtures) -> None:

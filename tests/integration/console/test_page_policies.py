@@ -9,9 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.gate_reports import record_gate_report
 from sentinel.authority.policies import declare_policies
+from sentinel.authority.switches import turn_switch_on
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.integration.console.conftest import PASSWORD
@@ -200,3 +203,25 @@ def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtu
     assert ann.submit(f"{SWITCH}/off", reason="not sure").status_code == 303
     assert "is off for everybody" in words(ann.get(SWITCH))
     assert fixtures.sql("select count(*) from sentinel.events where kind = 'switch_on'") == [(1,)]
+
+
+def test_what_is_turned_off_while_a_form_is_sent_stays_off(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: the form was compared with the switch, and then turned on what another person had just turned off."""
+    declare_policies(fixtures.authority)
+    record(fixtures)
+    abe = fixtures.browser("abe", "admin", proved=True)
+    for percent in ("5", "50"):
+        form = {"stamp": stamp(abe.get(SWITCH)), "canary_percent": percent, "reason": "ready"}
+        assert abe.submit(f"{SWITCH}/on", **form).status_code == 303
+    form = {"stamp": stamp(abe.get(SWITCH)), "canary_percent": "5", "reason": "fewer"}
+
+    def meets_another(*given: Any, **named: Any) -> Any:
+        off = "select sentinel.turn_switch_off(%s, %s, 'ann', 'it pays twice', gen_random_uuid())"
+        fixtures.sql(off, fixtures.tenant_id, FEE)
+        return turn_switch_on(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ops_console.pages.policies.turn_switch_on", meets_another)
+        met = abe.submit(f"{SWITCH}/on", **form)
+    assert met.status_code == 409 and "has been changed in the meantime" in words(met)
+    assert fixtures.sql("select is_on, reason from sentinel.switches") == [(False, "it pays twice")]
