@@ -53,7 +53,8 @@ class TooManyUnknown(Exception):
 
 
 class AgentKeys:
-    """Looks up keys' agents at the authority; answers are cached for a second, so a revoked key is refused within one.
+    """Looks up keys' agents at the authority; answers are cached for a second, besides the authority's own cache, so a
+    revoked key is refused within two.
 
     A key that was accepted before is looked up at once; all others wait for one of a few slots, so that a flood of
     made-up keys does not block agents that have a valid one.
