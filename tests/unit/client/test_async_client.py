@@ -27,7 +27,7 @@ from sentinel.client import (
     async_transport,
     guarded,
 )
-from tests.support.busy import overload
+from tests.support.busy import in_time, overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
@@ -68,10 +68,20 @@ def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadlin
     assert time.monotonic() - began < 0.9 * overload()
 
 
-def test_a_call_ends_at_its_deadline_however_slowly_the_server_sends(authority: FakeAuthority) -> None:
-    with pytest.raises(Unreachable) as silent:
+@pytest.mark.parametrize("fault", ["drips the head", "drips the body"])
+def test_a_call_ends_at_its_deadline_however_slowly_the_server_sends(authority: FakeAuthority, fault: str) -> None:
+    """It sends for three seconds and hangs up, which would be another error."""
+    authority.misbehave = always(FAULTS[fault])
+    began = time.monotonic()
+    with pytest.raises(Unreachable) as slow:
+        with_client(authority, AsyncClient.heartbeat, timeout_seconds=0.3)
+    assert slow.value.kind is NoAnswerKind.TIMEOUT and in_time(time.monotonic() - began, 2)
+
+
+def test_nobody_listening_is_said_at_once() -> None:
+    with pytest.raises(Unreachable) as refused:
         on_a_loop(AsyncClient("http://127.0.0.1:1", "key", agent_id="a", timeout_seconds=0.3).heartbeat())
-    assert silent.value.kind is NoAnswerKind.REFUSED
+    assert refused.value.kind is NoAnswerKind.REFUSED
 
 
 def test_a_retry_repeats_the_key_and_gets_the_recorded_decision(authority: FakeAuthority) -> None:
@@ -549,11 +559,25 @@ def test_waiting_survives_silence_and_can_be_cancelled(authority: FakeAuthority)
         authority.misbehave = always(FAULTS["500"])
         with pytest.raises(Unreachable):
             await client.wait_for_approval(waiting.approval_id or "", timeout_seconds=0.05)
+        looked = len(authority.calls)
         task = asyncio.create_task(client.wait_for_approval(waiting.approval_id or "", timeout_seconds=60))
-        await asyncio.sleep(0)
+        while len(authority.calls) == looked:
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        looked = len(authority.calls)
+
+        async def answers_again() -> None:
+            while len(authority.calls) < looked + 2:
+                await asyncio.sleep(0.01)
+            authority.approve("k")
+            authority.misbehave = lambda exchange: False
+
+        answering = asyncio.create_task(answers_again())
+        view = await client.wait_for_approval(waiting.approval_id or "", timeout_seconds=30, poll_seconds=0.02)
+        await answering
+        assert view.status == "approved"
 
     with_client(authority, use, timeout_seconds=5, retries=0)
 
@@ -573,7 +597,7 @@ def test_a_guarded_block_may_wait_for_a_person(authority: FakeAuthority, status:
                 entered.append(1)
         except ActionDenied:
             assert status == "rejected"
-    assert bool(entered) is (status == "approved") and not [name for name in authority.calls if name.count("start") > 1]
+    assert bool(entered) is (status == "approved") and authority.calls.count("action/guard/start") == len(entered)
 
 
 def test_no_answer_prints_its_token(authority: FakeAuthority) -> None:
