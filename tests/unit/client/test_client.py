@@ -275,11 +275,15 @@ def call_under_way(authority: FakeAuthority) -> Iterator[tuple[Client, list[Unre
 
 
 def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
-    authority.misbehave = always(FAULTS["hangs"])
-    with call_under_way(authority) as (client, ended):
-        wait_until(lambda: authority.calls == ["heartbeat"])
-        client.abort()
-    assert len(ended) == 1
+    never = threading.Event()
+    authority.misbehave = always(lambda exchange: (never.wait(60), exchange.hang_up())[1])
+    try:
+        with call_under_way(authority) as (client, ended):
+            wait_until(lambda: authority.calls == ["heartbeat"])
+            client.abort()
+        assert [error.kind for error in ended] == [NoAnswerKind.CLOSED]
+    finally:
+        never.set()
 
 
 def test_a_call_that_connects_while_the_client_is_aborted_is_not_sent(
