@@ -23,12 +23,17 @@ from tests.support.harness import on_a_loop, scaled, seeded
 
 
 class Store:
-    """A commit that answers with the row's number, notes each batch, and fails where it is told to."""
+    """A commit that answers with the row's number, notes each batch, and fails where it is told to; not before `held` is set."""
 
     def __init__(
-        self, *, seconds: float = 0.0, poisoned: Sequence[int] = (), dice: random.Random | None = None
+        self,
+        *,
+        seconds: float = 0.0,
+        poisoned: Sequence[int] = (),
+        dice: random.Random | None = None,
+        held: asyncio.Event | None = None,
     ) -> None:
-        self.seconds, self.poisoned, self.dice = seconds, set(poisoned), dice
+        self.seconds, self.poisoned, self.dice, self.held = seconds, set(poisoned), dice, held
         self.batches: list[list[int]] = []
         self.kept: Counter[int] = Counter()
         self.running = self.most_running = 0
@@ -39,6 +44,8 @@ class Store:
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:
+            if self.held is not None:
+                await self.held.wait()
             await asyncio.sleep(self.seconds * (self.dice.random() if self.dice else 1))
             if self.poisoned & set(numbers):
                 raise EngineUnavailable(f"row {min(self.poisoned & set(numbers))}")
@@ -46,6 +53,12 @@ class Store:
             return numbers
         finally:
             self.running -= 1
+
+
+async def turns() -> None:
+    """Lets everything go on that waits for no timer."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def each(committer: BatchCommitter[Any, int], numbers: Sequence[int]) -> list[Any]:
@@ -86,13 +99,18 @@ def test_one_bad_row_spoils_nobody_elses() -> None:
 
 
 def test_rows_that_arrive_during_a_commit_share_the_next_one() -> None:
-    commit = Store(seconds=0.03)
+    goes_on = asyncio.Event()
+    commit = Store(held=goes_on)
 
     async def one_then_many() -> list[Any]:
         committer = BatchCommitter(commit, slow_seconds=10)
         first = asyncio.ensure_future(committer.recorded({"n": 0}))
-        await asyncio.sleep(0.01)
-        return [*await each(committer, range(1, 40)), await first]
+        await turns()
+        others = [asyncio.ensure_future(committer.recorded({"n": n})) for n in range(1, 40)]
+        await turns()
+        assert commit.batches == [[0]]
+        goes_on.set()
+        return await asyncio.gather(*others, first)
 
     assert on_a_loop(one_then_many()) == [*range(1, 40), 0]
     assert commit.batches == [[0], list(range(1, 40))]
@@ -113,17 +131,17 @@ def test_rows_that_wait_go_behind_a_commit_as_soon_as_it_is_executed_and_those_t
     async def three_times() -> list[Any]:
         committer = BatchCommitter(commit, slow_seconds=10)
         asked = [asyncio.ensure_future(committer.recorded({"n": 0}))]
-        await asyncio.sleep(0.01)
+        await turns()
         asked += [asyncio.ensure_future(committer.recorded({"n": n})) for n in (1, 2)]
-        await asyncio.sleep(0.01)
+        await turns()
         assert batches == [[0]]
         calls[0]()
-        await asyncio.sleep(0.01)
+        await turns()
         asked.append(asyncio.ensure_future(committer.recorded({"n": 3})))
-        await asyncio.sleep(0.01)
+        await turns()
         assert batches == [[0], [1, 2]] and not any(one.done() for one in asked)
         calls[0]()  # a second time, as behind a deadlock: nothing more is sent while another is executed
-        await asyncio.sleep(0.01)
+        await turns()
         assert batches == [[0], [1, 2]]
         disk.set()
         return await asyncio.gather(*asked)
@@ -272,14 +290,18 @@ def test_a_database_lost_in_the_midst_of_a_blocked_batch_is_not_waited_for_once_
 
 
 def test_a_client_that_goes_away_disturbs_nobody() -> None:
-    commit = Store(seconds=0.02)
+    goes_on = asyncio.Event()
+    commit = Store(held=goes_on)
 
     async def some_leave() -> list[Any]:
         committer = BatchCommitter(commit)
         tasks = [asyncio.ensure_future(committer.recorded({"n": n})) for n in range(20)]
-        await asyncio.sleep(0.005)
+        await turns()
+        assert commit.batches == [[*range(20)]]
         for task in tasks[::2]:
             task.cancel()
+        await turns()
+        goes_on.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     answers = on_a_loop(some_leave())

@@ -29,7 +29,6 @@ async def settled(made: KeyLookUps) -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_lookups, "LOOK_UP_SECONDS", 0.1)
     asked, speaks = list[bytes](), threading.Event()
 
     def silent(hashed: bytes) -> None:
@@ -38,6 +37,10 @@ def test_what_nobody_waits_for_any_more_is_not_looked_up(monkeypatch: pytest.Mon
 
     async def use() -> None:
         made = look_ups(silent)
+        made.begin(b"a")
+        while not asked:  # however late its thread is started
+            await asyncio.sleep(0.002)
+        monkeypatch.setattr(key_lookups, "LOOK_UP_SECONDS", 0.1)
         told = await asyncio.gather(*(made.find(key) for key in (b"a", b"b", b"a")), return_exceptions=True)
         assert {type(one) for one in told} == {EngineUnavailable}
         speaks.set()
