@@ -28,6 +28,7 @@ from sentinel.platform.serving import connection_flow, http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
 from sentinel.platform.serving.http_protocol import MAX_WAITING, HttpProtocol
+from tests.support.busy import in_time
 from tests.support.harness import at_once
 
 
@@ -651,8 +652,11 @@ def test_empty_lines_in_front_of_the_first_request_extend_no_deadline(monkeypatc
         writer.write(b"\r\n")
         await asyncio.sleep(0.2)
         assert served.worker.made[-1].stage is Stage.NEW
-        writer.write(b"\r\n")
-        assert await is_closed(reader, 5)
+        closed, began = asyncio.ensure_future(is_closed(reader, 10)), asyncio.get_running_loop().time()
+        while not closed.done():
+            writer.write(b"\r\n")
+            await asyncio.sleep(0.1)
+        assert await closed and in_time(asyncio.get_running_loop().time() - began, 3)
         assert served.hot.begun == []
         _, other = again = await served.connect()
         other.write(b"\r\n" + post({"n": 1, "now": True}))
