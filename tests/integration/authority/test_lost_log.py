@@ -67,9 +67,10 @@ def test_a_sender_starts_where_its_log_takes_no_line(fixtures: Fixtures, where: 
         [*to_log, *module("sentinel.cli.main", "export")], env=clean_env(**env), stdin=subprocess.DEVNULL
     )
     try:
-        assert eventually(
+        found = eventually(
             lambda: process.poll() is not None or answered(f"http://127.0.0.1:{health}/readyz"), within=30
         )
+        assert found and found is not True, "it ended"
     finally:
         assert end(process, within=30) == 0
 
