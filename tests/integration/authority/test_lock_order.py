@@ -322,12 +322,13 @@ def test_over_http_it_is_a_409_that_says_when_to_come_back(fixtures: Fixtures) -
 def test_two_locks_one_after_the_other_are_two_seconds_together(fixtures: Fixtures) -> None:
     """Who waited for an advisory lock has so much less patience for the row behind it."""
     account = unique("acct")
-    let_go = threading.Event()
+    is_held, let_go = threading.Event(), threading.Event()
 
     def hold_the_lock() -> None:
         with held(
             fixtures, "select pg_advisory_xact_lock(sentinel.budget_lock(%s, %s))", fixtures.tenant_id, f"{account}|USD"
         ):
+            is_held.set()
             let_go.wait(1.2)
 
     with desks(fixtures, 1) as (desk,):
@@ -335,7 +336,7 @@ def test_two_locks_one_after_the_other_are_two_seconds_together(fixtures: Fixtur
         with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             holder = threading.Thread(target=hold_the_lock)
             holder.start()
-            time.sleep(0.2)
+            assert is_held.wait(60)
             seconds, answer = timed(lambda: desk.guard(guard_body(params={"account_ref": account})))
             let_go.set()
             holder.join()

@@ -241,8 +241,8 @@ def test_a_server_that_falls_silent_after_the_login_is_given_up_within_the_deadl
 
     with proxied(fixtures.url) as proxy:
         proxy.black_hole.set()
-        assert on(use, url=proxy.url(fixtures.url)) < 3
-        assert use_pool(proxy.url(fixtures.url)) < 3
+        assert in_time(on(use, url=proxy.url(fixtures.url)), 3)
+        assert in_time(use_pool(proxy.url(fixtures.url)), 3)
 
 
 def test_a_commit_whose_task_is_cancelled_leaves_no_answer_behind_for_the_next(on: Any) -> None:
