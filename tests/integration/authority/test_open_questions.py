@@ -128,5 +128,4 @@ def test_mutants_without_the_cap_are_caught(fixtures: Fixtures, function: str, f
     mutants.cut(fixtures, function, fence, instead)
     open_questions(fixtures, 3)
     mark(fixtures, 3)
-    with pytest.raises(AssertionError):
-        assert fixtures.post("action/guard", guard_body(value=200)).status_code == 429
+    assert fixtures.post("action/guard", guard_body(value=200)).status_code == 200

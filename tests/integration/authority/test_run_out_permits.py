@@ -240,5 +240,4 @@ def test_mutants_without_the_cap_are_caught(fixtures: Fixtures, function: str, f
     mutants.cut(fixtures, function, fence, instead)
     open_permits(fixtures, 5)
     mark_keys_at_limits(fixtures.authority.pool, 5, NO_QUESTIONS)
-    with pytest.raises(AssertionError):
-        assert fixtures.post("action/guard", guard_body()).status_code == 429
+    assert fixtures.post("action/guard", guard_body()).status_code == 200
