@@ -390,21 +390,29 @@ def test_what_stands_between_two_public_decisions_is_looked_through_once(
 
 def test_who_waited_for_an_answer_that_failed_shares_the_failure_and_who_comes_later_asks_again() -> None:
     """The finding: under a database that hung, each of many callers waited for its own timeout, one after the other."""
-    remembered, hanging, asked = Remembered(60.0), threading.Event(), []
+    hanging, read = threading.Event(), threading.Semaphore(0)
+    asked: list[int] = []
+
+    def clock() -> float:
+        now = time.monotonic()
+        read.release()
+        return now
+
+    remembered = Remembered(60.0, clock)
 
     def ask() -> str:
         asked.append(1)
         if len(asked) == 1:
-            hanging.wait(20)
+            assert hanging.wait(60)
             raise EngineUnavailable("no answer")
         return "answer"
 
     def let_it_fail() -> None:
-        while not asked:
-            time.sleep(0.001)
-        time.sleep(0.1)
+        # Each has read the clock when it came, and the first once more when it asked.
+        assert all(read.acquire(timeout=30) for _ in range(21))
         hanging.set()
 
-    _, *answers = at_once([let_it_fail, *[lambda: remembered.get("key", ask)] * 20])
+    failed, *answers = at_once([let_it_fail, *[lambda: remembered.get("key", ask)] * 20])
+    assert failed is None, failed
     assert {type(one) for one in answers} == {EngineUnavailable} and len(asked) == 1
     assert [remembered.get("key", ask) for _ in range(2)] == ["answer"] * 2 and len(asked) == 2
