@@ -429,9 +429,9 @@ def test_the_links_to_an_order_lead_to_it_whatever_its_id(fixtures: Any, order_i
 
 def test_every_standing_that_an_order_can_have_is_in_the_drawing(fixtures: Any) -> None:
     drawn = graph.lit(graph.LANES, places=[], ways=[], end=None, told="")
-    for start_lane, start, to_lane, to in fixtures.sql(
-        "select from_lane, from_status, to_lane, to_status from orders.transitions where not retired"
-    ):
+    ways = fixtures.sql("select from_lane, from_status, to_lane, to_status from orders.transitions where not retired")
+    assert len(ways) > 10
+    for start_lane, start, to_lane, to in ways:
         a, b = (f"{'none' if lane == '-' else lane}-{status}" for lane, status in ((start_lane, start), (to_lane, to)))
         for part in (f"at-{a}", f"at-{b}", f"way-{a}--{b}"):
             assert f'id="{part}"' in drawn, part

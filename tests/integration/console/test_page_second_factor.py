@@ -224,6 +224,7 @@ def test_the_secrets_are_replaced_as_the_page_says_and_two_consoles_refuse_nobod
     (row,) = (line for line in render().splitlines() if line.startswith("| `SENTINEL_SECOND_FACTOR_SECRETS` | yes"))
     old, new, both = (OLD_SECRET,), (SECRET,), {"Append": (OLD_SECRET, SECRET), "Put": (SECRET, OLD_SECRET)}
     said = [both.get(step.split()[0], new) for step in re.split(r"\d\. ", row)[1:]]
+    assert said == [*both.values(), new], "the steps of the page are not the ones that are tried here"
     factor = enrol(fixtures, fixtures.browser("ann", app=with_secrets(fixtures, *old)))
     idle = enrol(fixtures, fixtures.browser("ben", app=with_secrets(fixtures, *old)))
 
