@@ -34,32 +34,30 @@ def viewing(loop: Loop, app: Any, last_seen: str | None = None) -> Viewer:
 
 def events_of(loop: Loop, app: Any, count: int, last_seen: str | None = None) -> list[tuple[int, str]]:
     """The first `count` events as (position, event id)."""
-    found: list[tuple[int, str]] = []
     with viewing(loop, app, last_seen) as viewer:
-        while len(found) < count:
-            block = viewer.block()
-            assert block, "the stream ended"
-            match = re.fullmatch(r"id: (\d+)\ndata: (\{.*\})\n\n", block)
-            if match:
-                found.append((int(match[1]), json.loads(match[2])["event_id"]))
-    return found[:count]
+        return next_events(viewer, count)
+
+
+def next_events(viewer: Viewer, count: int) -> list[tuple[int, str]]:
+    """The next `count` events that somebody who watches is sent."""
+    found: list[tuple[int, str]] = []
+    while len(found) < count:
+        block = viewer.block()
+        assert block, "the stream ended"
+        match = re.fullmatch(r"id: (\d+)\ndata: (\{.*\})\n\n", block)
+        if match:
+            found.append((int(match[1]), json.loads(match[2])["event_id"]))
+    return found
 
 
 def test_a_viewer_gets_the_latest_then_what_happens(fixtures: Any, loop: Loop) -> None:
     made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(2)]
     fixtures.publish()
-    later: list[str] = []
-
-    def soon() -> None:
-        time.sleep(0.4)
-        later.append(str(fixtures.guard("10.00").decision_event_id))
+    with viewing(loop, fixtures.app()) as viewer:
+        latest = next_events(viewer, 2)
+        made.append(str(fixtures.guard("10.00").decision_event_id))
         fixtures.publish()
-
-    thread = threading.Thread(target=soon)
-    thread.start()
-    seen = events_of(loop, fixtures.app(), 3)
-    thread.join()
-    assert [event_id for _, event_id in seen] == made + later
+        assert [event_id for _, event_id in latest + next_events(viewer, 1)] == made
 
 
 def test_a_viewer_that_comes_back_misses_nothing_and_sees_nothing_twice(fixtures: Any, loop: Loop) -> None:
