@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from ops_console.audience import Audience
 from ops_console.serving import _SHARES, _require_databases
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.actor import local_administrator
+from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES, START_OPERATIONS
 from sentinel.authority.halts import set_halt
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import EngineUnavailable
+from sentinel.store.batch_statement import BatchStatement
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, PUBLIC, WORKER, Pool, with_role
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
@@ -177,6 +180,20 @@ def test_mutant_such_a_member_can_rewrite_history(fixtures: Fixtures) -> None:
             connection.rollback()
 
 
+def of_texts(name: str, sql: bytes) -> BatchStatement[str, tuple[str, ...]]:
+    """A statement for the connections of an event loop, of one text, $1, that answers with texts."""
+
+    def decode(result: Any) -> list[tuple[str, ...]]:
+        columns = range(result.nfields)
+        return [tuple(result.get_value(row, column).decode() for column in columns) for row in range(result.ntuples)]
+
+    return BatchStatement(name, sql, ("text",), lambda rows, _: [rows[0].encode()], decode)
+
+
+SETTINGS_FROM = of_texts("settings_from", b"select name, setting from pg_settings where source = $1")
+SET_FOR_GOOD = of_texts("set_for_good", b"select set_config('statement_timeout', $1, false)")
+
+
 def test_no_setting_outlives_its_transaction(fixtures: Fixtures) -> None:
     """Whatever was done with a connection, the next who gets it finds the settings as they were at its start."""
     url = program_url(fixtures.url, AUTHORITY)
@@ -191,7 +208,11 @@ def test_no_setting_outlives_its_transaction(fixtures: Fixtures) -> None:
             with authority.pool.connection() as connection:
                 return connection.execute("select name, setting from pg_settings where source = 'session'").fetchall()
 
-        before = changed()
+        def on_the_loop(statement: BatchStatement[str, tuple[str, ...]], given: str) -> list[tuple[str, ...]]:
+            asked = authority.connections.commit(statement, [given], 1.0)
+            return list(asyncio.run_coroutine_threadsafe(asked, app._loop).result(60))
+
+        before = [*changed(), *on_the_loop(SETTINGS_FROM, "session")]
         body = guard_body(value=40)
         answer = ask("action/guard", body)
         assert answer.status_code == 200
@@ -211,9 +232,15 @@ def test_no_setting_outlives_its_transaction(fixtures: Fixtures) -> None:
         )
         assert client.get("/readyz").status_code == 200
         assert changed() == before == []
+        (of_the_loop,) = authority.connections._of_loop.values()
+        (one,) = of_the_loop._all
+        assert {RECORD_DECISIONS.sql, START_OPERATIONS.sql, REPORT_OUTCOMES.sql} <= one._types.keys()
+        assert on_the_loop(SETTINGS_FROM, "session") == [], "on the one that these were decided on"
         with authority.pool.connection() as connection:
             connection.execute("set statement_timeout = 0")
         assert changed() == [("statement_timeout", "0")], "the mutant: a SET that stays is seen"
+        on_the_loop(SET_FOR_GOOD, "0")
+        assert on_the_loop(SETTINGS_FROM, "session") == [("statement_timeout", "0")], "and on the loop's"
 
 
 def test_a_password_is_replaced_as_the_page_says_and_the_old_one_ends(fixtures: Fixtures) -> None:
