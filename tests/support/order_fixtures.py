@@ -84,7 +84,7 @@ class OrderFixtures:
 
     def rounds(self, seconds: float = 5.0, until: Callable[[], bool] | None = None) -> None:
         """The background's rounds, until nothing is to do or `until` holds."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * overload()
         while time.monotonic() < end:
             taken = self.review.background.once()
             if until() if until else not taken:
