@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +23,7 @@ from sentinel.store.database import WORKER, Pool, with_role
 from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, start_body
 from tests.support.harness import actor
-from tests.support.ledger_fixtures import worker_process
+from tests.support.ledger_fixtures import wait_until, worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 from worker.refunds.ledger import Ledger
 
@@ -669,10 +668,12 @@ def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_mom
     waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     with psycopg.connect(orders.fixtures.url) as operator, ThreadPoolExecutor(1) as analyst:
         assert operator.execute(RETRIED, [orders.fixtures.tenant_id]).fetchall() == [("order:demo:o-1", None)]
-        said, end = analyst.submit(say, orders, "o-1", "hold"), time.monotonic() + 5
-        while not said.done() and orders.one(waits) == 0 and time.monotonic() < end:
-            time.sleep(0.01)
-        operator.commit()
+        said = analyst.submit(say, orders, "o-1", "hold")
+        try:
+            wait_until(lambda: said.done() or orders.one(waits) > 0)
+            assert not said.done(), "it did not wait"
+        finally:
+            operator.commit()
         assert said.result(20) == "conflict"
     work(orders, 2)
     assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED")]
