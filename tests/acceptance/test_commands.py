@@ -138,12 +138,12 @@ def policies(tmp_path: Path) -> Path:
     return tmp_path / "policies"
 
 
-@pytest.mark.parametrize("old, new, rule", [
+@pytest.mark.parametrize("old, new, named", [
     ("when: risk.stale_window", "when: risk.stale_windw", "stale_window"), ("then: DENY\n    reason: duplicate_refund", "then: DENNY\n    reason: duplicate_refund", "duplicate"),
-    ("  - id: stale_window", "  - id: duplicate", "duplicate"), ("zone: UTC", "zone: UTC\nzoen: UTC", ""), ("version: retail", "version: x\nversion: retail", ""),
+    ("  - id: stale_window", "  - id: duplicate", "duplicate"), ("zone: UTC", "zone: UTC\nzoen: UTC", 'unknown key "zoen"'), ("version: retail", "version: x\nversion: retail", 'duplicate key "version"'),
 ])  # fmt: skip
 def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(
-    policies: Path, old: str, new: str, rule: str
+    policies: Path, old: str, new: str, named: str
 ) -> None:
     file = policies / "retail_refund.yaml"
     text = file.read_text()
@@ -152,7 +152,7 @@ def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(
     done = run_warm_command("policy", "check", str(policies))
     assert done.returncode == 1
     assert f"{file.name}:" in done.stderr
-    assert rule in done.stderr
+    assert named in done.stderr
     fault = json.loads(run_warm_command("policy", "check", str(policies), "--json").stdout)[0]
     place = text.splitlines().index(next(line for line in text.splitlines() if old.splitlines()[0] in line)) + 1
     assert abs(fault["line"] - place) <= 2, fault
@@ -182,7 +182,10 @@ def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(pol
 
 
 def test_policy_test_tells_rules_that_no_case_reaches(policies: Path) -> None:
-    assert "rule coverage" in run_warm_command("policy", "test", str(policies)).stdout
+    told = run_warm_command("policy", "test", str(policies)).stdout
+    assert "rule coverage" in told and "never matched" not in told
+    (policies / "cases" / "small_refund.yaml").unlink()
+    assert "; never matched: small-refund/" in run_warm_command("policy", "test", str(policies)).stdout
     cases = policies / "cases" / "retail_refund.yaml"
     cases.write_text(cases.read_text().replace("decision: ALLOW", "decision: DENY", 1))
     done = run_warm_command("policy", "test", str(policies))
@@ -265,9 +268,12 @@ def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:
         assert found is not None, "events have no append-only trigger"
         connection.execute(f"alter table sentinel.event_rows disable trigger {found[0]}".encode())
         try:
-            assert served.cli("doctor").returncode == 1
+            done = served.cli("doctor", "--json")
         finally:
             connection.execute(f"alter table sentinel.event_rows enable trigger {found[0]}".encode())
+    assert done.returncode == 1
+    bad = {check["name"]: check["detail"] for check in json.loads(done.stdout) if not check["ok"]}
+    assert "sentinel.event_rows" in bad["database safety"]
 
 
 REFUND = {"payment_intent": "pi_1", "amount": 40000}
