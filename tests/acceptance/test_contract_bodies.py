@@ -40,9 +40,11 @@ def test_more_than_64_kib_is_413_and_exactly_64_kib_is_read(served: Served) -> N
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3", "0x10", "1_0", "１２", "+5", "5, 5", ""])
 def test_a_length_that_is_no_number_is_refused_and_decides_nothing(served: Served, length: str) -> None:
-    reply = raw(served.port, bytes_of(served, b"{}", Content_Length=length or " "))
+    key = unique("length")
+    reply = raw(served.port, bytes_of(served, json.dumps(guard_body(key)).encode(), Content_Length=length or " "))
     # The server below us may end such a connection by itself; what counts is that it is refused and nobody's fault.
     assert reply is None or 400 <= reply.status < 500, reply
+    assert served.post("action/guard", guard_body(key)).headers.get("idempotent-replayed") is None
 
 
 def test_two_framings_at_once_never_make_two_requests(served: Served) -> None:
