@@ -204,13 +204,14 @@ def test_mutant_that_does_not_wait_for_the_disk_loses_decisions_and_is_caught(
 
 def test_connections_ended_under_load_cost_nobody_a_wrong_answer(fixtures: Fixtures) -> None:
     bodies = [fresh() for _ in range(scaled(240))]
-    stop = threading.Event()
+    stop, ended = threading.Event(), [0]
 
     def shoot() -> None:
         while not stop.wait(0.03):
-            fixtures.admin.execute(
+            shot = fixtures.admin.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sentinel'"
             )
+            ended[0] += shot.rowcount
 
     shooter = threading.Thread(target=shoot)
     shooter.start()
@@ -221,6 +222,7 @@ def test_connections_ended_under_load_cost_nobody_a_wrong_answer(fixtures: Fixtu
     finally:
         stop.set()
         shooter.join()
+    assert ended[0] > 0
     pairs = [pair for answer in answers for pair in answer]  # type: ignore[union-attr]
     given = {body["idempotency_key"]: answer.get_json() for body, answer in pairs if answer.status_code == 200}
     assert [answer.text for _, answer in pairs if answer.status_code != 200 and not is_closed(answer)] == []
@@ -434,6 +436,7 @@ def test_a_lost_reply_to_a_start_or_a_report_gives_the_same_receipt(behind: tupl
     assert started.status_code == 200, started.text
     proxy.lose_replies = 1
     assert fixtures.report(body).status_code == 200
+    assert proxy.lost == 2
     again = ask(fixtures, request, "action/guard/start").get_json()
     assert again["start_event_id"] == started.get_json()["start_event_id"]
     assert fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
