@@ -32,6 +32,7 @@ from sentinel.platform.outbound.failures import FAULTS as WORDS
 from tests.support.event_receiver import EventReceiver, answers
 from tests.support.export_fixtures import Export, exporting
 from tests.support.fixtures import Fixtures
+from tests.support.ledger_fixtures import wait_until
 from tests.support.scripted_server import Asked
 
 
@@ -463,10 +464,7 @@ def test_several_senders_share_receivers_and_keep_each_ones_order(export: Export
     for one in pairs:
         one.start()
     try:
-        for _ in range(200):
-            if len(export.receiver.ids) >= len(wanted):
-                break
-            stop.wait(0.05)
+        wait_until(lambda: len(export.receiver.ids) >= len(wanted))
     finally:
         stop.set()
         for one in pairs:
