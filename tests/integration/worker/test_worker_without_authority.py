@@ -78,24 +78,24 @@ def test_a_careless_worker_would_have_executed(authority: FakeAuthority) -> None
     import urllib.error
     import urllib.request
 
-    believed = []
+    allowed = {"ALLOW without a permit", "500"}
+    believed: set[str] = set()
     for name, fault in FAULTS.items():
         authority.misbehave = always(fault)
         request = urllib.request.Request(f"{authority.url}/api/sentinel/action/guard", b'{"resource": "refund/rf_1"}')
         try:
-            text = urllib.request.urlopen(request, timeout=0.3).read()
+            text = urllib.request.urlopen(request, timeout=10 if name in allowed else 0.3).read()
         except urllib.error.HTTPError as error:
             text = error.read()
             error.close()
-        except (OSError, ValueError, urllib.error.URLError, Exception):
+        except Exception:
             continue
         try:
             if json.loads(text)["decision"] == "ALLOW":
-                believed.append(name)
+                believed.add(name)
         except (ValueError, KeyError, TypeError):
             continue
-    assert "ALLOW without a permit" in believed
-    assert "500" in believed
+    assert allowed <= believed
 
 
 def test_a_put_back_row_waits_before_it_is_tried_again(ledger_fixtures: LedgerFixtures) -> None:
@@ -137,9 +137,9 @@ def test_a_start_without_an_answer_never_makes_the_row_new_again(
         with ledger_fixtures.agent(authority.url) as agent:
             agent.run_once()
         ledger_fixtures.make_due()
-    assert ("GUARDING", "put_back", "NEW") not in ledger_fixtures.all(
-        "select from_status, event, to_status from refunds.ledger_events"
-    )
+    assert "action/guard/start" in authority.calls
+    became = {status for (status,) in ledger_fixtures.all("select to_status from refunds.ledger_events")}
+    assert "ALLOWED" in became and "NEW" not in became
 
 
 def test_the_question_of_a_retry_is_the_first_one_even_if_the_facts_moved_on(
