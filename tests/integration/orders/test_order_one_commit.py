@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,10 +16,22 @@ from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.app import create_app
 from worker.orders.intake import DeliveryLimits, Intake
 from worker.orders.sources import SourcesFile
+from worker.orders.store import DeliveredOrder, OrderStore, TakeResult
 
 
-def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orders: OrderFixtures) -> None:
+def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(
+    orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored: list[DeliveredOrder] = []
+    real = OrderStore.take
+
+    def take(store: OrderStore, deliveries: Sequence[DeliveredOrder]) -> list[TakeResult | Exception]:
+        unscored.extend(deliveries)
+        return real(store, deliveries)
+
+    monkeypatch.setattr(OrderStore, "take", take)
     assert orders.deliver(order_body("o-one")).status_code == 200
+    assert unscored == []
     written = orders.all("select event, xmin::text from orders.events order by event_id")
     assert [event for event, _ in written] == ["scored", "allowed", "started", "fulfilled"]
     # The decision, the fulfilment, the shop's row and the answer for repeats stand or fall together.
