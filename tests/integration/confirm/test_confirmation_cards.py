@@ -133,7 +133,7 @@ def test_another_digest_supersedes_a_pending_card(cards: Cards) -> None:
 def test_opening_again_and_at_once_opens_one_card(cards: Cards) -> None:
     cards.waiting("a")
     asks = [cards.ask("a")]
-    at_once([lambda: cards.confirmations.open(asks) for _ in range(8)])
+    assert at_once([lambda: cards.confirmations.open(asks) for _ in range(8)]) == [None] * 8
     assert cards.one("select count(*) from refunds.confirmations") == 1
     answer(cards, "a")
     cards.confirmations.open(asks)
