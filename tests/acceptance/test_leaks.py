@@ -109,9 +109,9 @@ def ask_authority(demo: Demo, secrets: dict[str, str], mark: str) -> str:
     body = guard_body(f"canary-{mark}", value=7, params=params, evidence_context=evidence)
     answer = post("action/guard", body).json
     assert answer["decision"] == "ALLOW", answer
-    post("action/guard/start", start_body(body, answer))
+    assert post("action/guard/start", start_body(body, answer)).status == 200
     named = {name: body[name] for name in ("idempotency_key", "action", "agent_id")}
-    post("action/guard/report", {**named, "outcome": "error", "error": secrets["report error"]})
+    assert post("action/guard/report", {**named, "outcome": "error", "error": secrets["report error"]}).status == 200
     post("action/guard", {**body, "params": {**params, "amount": "nonsense " + secrets["note"]}})
     post("action/check", {"agent_id": "a", "action": "data.read", "params": {"note": secrets["note"]}})
     post("action/guard", b'{"agent_id": "' + secrets["note"].encode())
@@ -240,6 +240,12 @@ def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, 
 
 def test_no_planted_secret_is_in_any_log_line(demo: Demo, planted: dict[str, str]) -> None:
     places = log_files(demo)
+    with psycopg.connect(demo.database_url) as connection:
+        told = connection.execute("select operation_id from sentinel.operations where idempotency_key like '%canary-%'")
+        operations = [str(operation).encode() for (operation,) in told]
+    assert any(operation in text for operation in operations for text in places.values()), (
+        "the planted refunds must be in the logs, or nothing is proved"
+    )
     assert leaks(planted, places) == []
     print(f"{len(planted)} secrets, {sum(map(len, places.values()))} bytes of logs: 0 hits")
 
