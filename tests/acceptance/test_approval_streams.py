@@ -15,7 +15,7 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.keys import WORKER_SCOPES, issue_key, revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.support.busy import in_time
+from tests.support.busy import in_time, overload
 from tests.support.fixtures import AGENT, add_tenant, guard_body, unique
 from tests.support.served_programs import Served, eventually, served_on
 
@@ -90,7 +90,7 @@ def test_streams_that_are_left_one_after_another_leave_their_places(small: Small
         with closing(small.listen(small.served.key)) as listener:
             assert listener.status == 200, listener.got
         # The other end is told of a closed connection at once, and acts on it in its next turn.
-        time.sleep(0.02)
+        time.sleep(0.02 * overload())
     print(f"N={number} streams one after another, {PER_KEY} places")
 
 

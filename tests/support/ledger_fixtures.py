@@ -168,7 +168,7 @@ def looping(agent: Agent) -> Iterator[threading.Thread]:
         yield thread
     finally:
         agent.request_stop()
-        thread.join(5)
+        thread.join(5 * overload())
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:

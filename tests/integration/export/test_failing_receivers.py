@@ -297,7 +297,7 @@ def test_dead_letters_that_are_sent_again_to_a_receiver_that_hangs_hold_up_nobod
         hanging = threading.Thread(target=export.sender.round)
         hanging.start()
         try:
-            assert called.wait(10)
+            assert called.wait(60)
             export.sender.round()
             assert (len(export.receiver.http.asked), other.ids) == (1, [wanted])
         finally:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login, program_url
 from tests.support.ports import free_port
+from tests.support.served_programs import eventually
 from tests.support.warm_process import WarmProcess
 
 MAY_NOT = (
@@ -72,9 +71,7 @@ def test_the_command_sends_until_it_is_told_to_end(export: Export) -> None:
     command = [sys.executable, "-m", "sentinel.cli.main", "export"]
     with WarmProcess(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until = time.monotonic() + 30
-            while wanted not in export.receiver.ids and process.poll() is None and time.monotonic() < until:
-                threading.Event().wait(0.05)
+            eventually(lambda: wanted in export.receiver.ids or process.poll() is not None, within=30)
             ready = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5))
             figures = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         finally:

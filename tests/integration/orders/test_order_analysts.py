@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, at_once
-from tests.support.ledger_fixtures import worker_process
+from tests.support.ledger_fixtures import wait_until, worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 from tests.support.scripted_server import ScriptedServer
 from worker.orders.alerts import Alert, Alerts
@@ -256,20 +254,12 @@ def test_an_alert_channel_that_does_not_answer_holds_up_no_order(orders: OrderFi
     try:
         assert channel.asked.wait(60)
         assert say(orders, "o-1", "fulfil") == "fulfil"
-        wait_until(lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+        wait_until(lambda: orders.status_and_lane("o-1")[0] == "FULFILLED", 20)
         channel.go_on.set()
-        wait_until(lambda: orders.one("select count(*) from orders.alerts where delivered_by = 'silent'") == 1)
+        wait_until(lambda: orders.one("select count(*) from orders.alerts where delivered_by = 'silent'") == 1, 20)
     finally:
         channel.go_on.set()
         background.stop()
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Until it holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 # Real orders ---------------------------------------------------------------------------------------------------------

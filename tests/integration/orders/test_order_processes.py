@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -185,7 +184,7 @@ def test_who_takes_an_order_without_its_score_waits_for_who_takes_one_of_its_acc
         other = OrderStore(_Held(holder), orders.fixtures.tenant_id, lease_seconds=60)  # type: ignore[arg-type]
         assert _velocities(other.take([first])) == [0]
         late = thread.submit(orders.review.store.take, [second])
-        _wait_until(lambda: late.done() or _waits_for_a_lock(orders))
+        wait_until(lambda: late.done() or _waits_for_a_lock(orders), 20)
         holder.commit()
         assert _velocities(late.result(20)) == [1]
 
@@ -220,13 +219,6 @@ def _waits_for_a_lock(orders: OrderFixtures) -> bool:
         " where not l.granted and d.datname = current_database()"
     )
     return bool(orders.one(query))
-
-
-def _wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 def test_a_shop_of_large_orders_is_allowed_longer_deliveries(orders: OrderFixtures) -> None:

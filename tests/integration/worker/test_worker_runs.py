@@ -389,7 +389,7 @@ def test_the_loop_works_answers_an_operator_and_ends_when_told(
         assert ledger_fixtures.one("select status from refunds.workers") == "running"
         began = time.monotonic()
         agent.request_stop()
-        thread.join(5)
+        thread.join(30)
         assert in_time(time.monotonic() - began, 2)
     assert "processed" in ledger_fixtures.one("select result from refunds.process_requests")
     assert ledger_fixtures.one("select status from refunds.workers") == "stopped"
