@@ -87,6 +87,8 @@ def test_an_agents_call_of_a_tool_is_one_trace_to_the_authority_without_its_argu
     assert not [one for one in (b"private", b"500000", b"made up", key.encode()) if one in sent], (
         "no arguments, no keys"
     )
+    numbers = {value for one in collector.spans() for value in one["told"].values() if isinstance(value, int)}
+    assert not {5_000, 500_000} & numbers, "a number is not sent as text"
 
 
 def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, collector: Collector) -> None:
