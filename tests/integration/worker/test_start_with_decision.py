@@ -109,8 +109,9 @@ def test_what_was_started_before_a_halt_is_seen_through(
 ) -> None:
     """The authority recorded the start, the worker went; then a halt sends every row to a person first."""
     ledger_fixtures.add(new_row("r")) if encloses else ledger_fixtures.add_with_orders(new_row("r"))
-    authority.misbehave = always(lambda exchange: exchange.answer(500, {}), GUARD if encloses else "guard/start")
+    authority.misbehave = always(lambda exchange: exchange.answer(500, {}), GUARD if encloses else f"{GUARD}/start")
     run(ledger_fixtures, authority)
+    assert ledger_fixtures.executions() == 0
     start_id = ledger_fixtures.one("select start_id from refunds.ledger_entries")
     started_by_a_call_without_an_answer(ledger_fixtures, authority, str(start_id))
     authority.misbehave = lambda exchange: False
