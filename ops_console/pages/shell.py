@@ -190,7 +190,7 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
     return view
 
 
-def flash_message(context: ConsoleContext, text: str, kind: str = "done") -> None:
+def flash_message(context: ConsoleContext, text: str, kind: str) -> None:
     """Store a message for the next page. `kind` is done, note or warning."""
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 

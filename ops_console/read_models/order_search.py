@@ -128,14 +128,14 @@ def search_orders(
     }, plan_anew=True)  # fmt: skip
 
 
-def place_of(row: OrderRow, status: str | None = None) -> tuple[datetime, uuid.UUID]:
+def place_of(row: OrderRow, status: str | None) -> tuple[datetime, uuid.UUID]:
     """The cursor after `row` in a list of orders of this status."""
     due = row.due_at or (_LAST if row.status == "QUEUED" else _FIRST)
     return due if status == WAITING else row.received_at, row.review_id
 
 
 @cache
-def alerts_sql(*, waiting_only: bool, behind: bool = False) -> str:
+def alerts_sql(*, waiting_only: bool, behind: bool) -> str:
     """The SQL of a page of alerts: all, or with `waiting_only` the undelivered ones; with `behind`, a page after a cursor."""
     page = select(text(ALERT_COLUMNS)).select_from(ALERTS).where(ALERTS.c.tenant_id == value("tenant_id", uuid.UUID))
     if waiting_only:

@@ -199,9 +199,7 @@ left join lateral (
 """
 
 
-def _pending(
-    rows: Select[Any], *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False
-) -> Select[Any]:
+def _pending(rows: Select[Any], *, of_kind: bool, behind: bool, of_agent: bool, of_key: bool = False) -> Select[Any]:
     """Return the query narrowed to pending approvals in queue order.
 
     The flags narrow it further to one kind, to those after the cursor, to one agent and to one key.
@@ -238,7 +236,7 @@ def part_end_sql(*, of_kind: bool, behind: bool, of_agent: bool = False) -> str:
 
 def pending_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
-    agent_id: str | None = None, principal_id: uuid.UUID | None = None,
+    agent_id: str | None, principal_id: uuid.UUID | None = None,
 ) -> list[QueueRow]:  # fmt: skip
     """Return pending approvals after the cursor `after`, riskiest and soonest to expire first.
 
@@ -322,7 +320,7 @@ def decided_end_sql(status: str, *, behind: bool) -> str:
 
 def decided_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, status: str,
-    after: tuple[datetime, uuid.UUID] | None, limit: int, agent_id: str | None = None,
+    after: tuple[datetime, uuid.UUID] | None, limit: int, agent_id: str | None,
 ) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
     """Return decided and expired approvals behind the cursor `after` = (decided_at, id), newest first.
 
@@ -401,7 +399,7 @@ def list_sql(*, status: str | None, behind: bool, handled: bool | None = None, o
 
 
 def list_approvals(
-    pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50,
+    pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int,
     handled: bool | None = None, agent_id: str | None = None,
 ) -> list[ApprovalRow]:  # fmt: skip
     """Return approvals older than the approval `before`, newest first, optionally of one status and agent.

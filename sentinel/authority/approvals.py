@@ -257,8 +257,8 @@ def _record_vote(
     via: str,
     event_id: uuid.UUID,
     second_event_id: uuid.UUID,
-    reference: str | None = None,
-    third_event_id: uuid.UUID | None = None,
+    reference: str | None,
+    third_event_id: uuid.UUID,
 ) -> VoteResult:
     """Record one person's vote: "approve", "reject" or "handled" (with its reference).
 

@@ -53,7 +53,7 @@ from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, 
 
 
 def raise_if_refused(
-    operation: Operation, recorded: Recorded, *, asks_start: bool = False, to_worker: bool = False
+    operation: Operation, recorded: Recorded, *, asks_start: bool, to_worker: bool = False
 ) -> Recorded:
     """Return the recorded decision: the one just made, or the one that its idempotency key already had.
 

@@ -195,7 +195,7 @@ class _KeyName:
 
 
 def newest_keys(
-    pool: Pool, tenant_id: uuid.UUID, *, sought: str = "", about: uuid.UUID | None = None, most: int
+    pool: Pool, tenant_id: uuid.UUID, *, sought: str, about: uuid.UUID | None, most: int
 ) -> list[KeyListing]:
     """Return at most `most` usable keys of a tenant and `most` others, newest first, and the key `about` in any case.
 

@@ -64,7 +64,7 @@ def _order(name: str, value: str, currency: str, **more: Any) -> bytes:
 
 
 def post_demo_orders(
-    source: DemoOrderSource, data_dir: Path, tenant_id: str, should_stop: Callable[[], bool] = lambda: False
+    source: DemoOrderSource, data_dir: Path, tenant_id: str, should_stop: Callable[[], bool]
 ) -> str | None:
     """Post the orders once per data folder and tenant; return what went wrong, in one line, or None. The next start retries a failure."""
     done = data_dir / "demo_orders_posted"

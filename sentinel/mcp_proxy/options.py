@@ -51,7 +51,7 @@ class Options:
     connections_per_address: int = CONNECTIONS_PER_ADDRESS
 
 
-def read_options(arguments: Sequence[str] | None = None) -> Options:
+def read_options(arguments: Sequence[str] | None) -> Options:
     """Read the options from the command line. Raises `WrongOptions`, `OSError`, `PolicyError`; exits on what argparse refuses."""
     given = parser().parse_args(arguments)
     if bool(given.upstream_url) == bool(given.upstream_command):

@@ -132,7 +132,7 @@ TIME_LIMITS = {
 """Milliseconds; 0 would be no limit."""
 
 
-def session_faults(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> list[str]:
+def session_faults(connection: psycopg.Connection[Any], role: str, *, connections: int) -> list[str]:
     """The faults of this very connection, a line each: its role, what its login may become, its time limits.
 
     `connections` is the number of connections that the program may open; 0 skips that check.
@@ -211,7 +211,7 @@ def database_status(pool: Pool, role: str, *, connections: int = 0) -> DatabaseS
         return DatabaseStatus(faults=(error.detail,))
 
 
-def require_safe(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> None:
+def require_safe(connection: psycopg.Connection[Any], role: str, *, connections: int) -> None:
     """Raise `UnsafeDatabase` naming every fault."""
     faults = [*session_faults(connection, role, connections=connections), *safety_faults(connection)]
     if faults:

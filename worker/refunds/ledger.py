@@ -128,7 +128,7 @@ class Ledger:
         due = sql.PEEK_DUE if agent is None else sql.PEEK_DUE_OF_AGENT
         return self._rows(LedgerRow, due, limit=limit, until=None, agent=agent)
 
-    def count_lapsed(self, agent: str | None = None) -> int:
+    def count_lapsed(self, agent: str | None) -> int:
         """How many rows have an expired lease, which a claim takes first. With `agent`, only its rows."""
         count: int = self._one(sql.COUNT_LAPSED, agent=agent)
         return count
@@ -362,7 +362,7 @@ class Ledger:
     # Workers and operators
 
     def show_worker(
-        self, *, agent_id: str, mode: str, status: str, last_action: str | None = None, last_decision: str | None = None
+        self, *, agent_id: str, mode: str, status: str, last_action: str | None, last_decision: str | None
     ) -> None:
         """Publish this worker's status and what it did last."""
         self._run(
@@ -384,7 +384,7 @@ class Ledger:
         )
 
     def take_process_request(
-        self, agent: str | None = None, *, silent_seconds: float = 0.0, hold_seconds: float = 30.0
+        self, agent: str | None, *, silent_seconds: float, hold_seconds: float = 30.0
     ) -> uuid.UUID | None:
         """Claim an operator's request that one entry be processed now, for `hold_seconds`; returns its id, or None.
 

@@ -119,8 +119,7 @@ def _resolver(schema: Any) -> str:
 
 
 def openapi_document(
-    app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]],
-    left_out: tuple[str, ...] = (),
+    app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]], left_out: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """The OpenAPI 3.1 document of every documented route of `app` whose path begins with none of `left_out`."""
     from apispec import APISpec

@@ -15,7 +15,7 @@ from pathlib import Path
 from sentinel.platform.private_files import sync_folder
 from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
-from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output
 from sentinel.store.embedded.layout import data_folders
 from sentinel.store.embedded.logins import SUPERUSER
 from sentinel.store.embedded.process import launch
@@ -36,9 +36,7 @@ _INITDB_OPTIONS = (
 )
 
 
-def ensure_cluster(
-    home: Path, binaries: Binaries, account: Account, *, should_stop: Callable[[], bool] = never_stop
-) -> Path:
+def ensure_cluster(home: Path, binaries: Binaries, account: Account, *, should_stop: Callable[[], bool]) -> Path:
     """The data folder in `home` for this major version, initialised if it is missing. Call with the start lock held.
 
     Raises `EmbeddedError`, and `StartGivenUp` once `should_stop` returns True; no half-made folder is left then.

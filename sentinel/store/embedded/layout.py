@@ -187,7 +187,7 @@ def _is_ours_alone(parent: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() == 0 and not info.st_mode & 0o022
 
 
-def make_socket_dir(layout: Layout, account: Account, *, known: Path | None = None) -> Path:
+def make_socket_dir(layout: Layout, account: Account, *, known: Path | None) -> Path:
     """Make the socket folder, mode 0700 and owned by the account; the one `known` to clients, if it is one of ours.
 
     Raises `EmbeddedError` for a folder that somebody else made, and when the account can reach none.
