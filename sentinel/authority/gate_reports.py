@@ -135,9 +135,9 @@ def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str
     return {state.switch: state for state in all_rows(pool, GateState, STATES, fields)}
 
 
-def list_reports(pool: Pool, tenant_id: uuid.UUID, switch: str, *, limit: int = 50) -> list[ReportRow]:
-    """Return the reports of a switch, newest first."""
-    return all_rows(pool, ReportRow, REPORTS, {"tenant_id": tenant_id, "switch": switch, "limit": limit})
+def list_reports(pool: Pool, tenant_id: uuid.UUID, switch: str) -> list[ReportRow]:
+    """Return the newest 50 reports of a switch, newest first."""
+    return all_rows(pool, ReportRow, REPORTS, {"tenant_id": tenant_id, "switch": switch, "limit": 50})
 
 
 LEAST_LOWER_BOUND_PPM = 950_000

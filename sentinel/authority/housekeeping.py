@@ -52,28 +52,28 @@ def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float
         last_permits == _PERMIT_BATCH_SIZE or last_approvals == _BATCH_SIZE or last_doubts == _BATCH_SIZE
     ):
         last_permits = release_expired_permits(pool) if last_permits == _PERMIT_BATCH_SIZE else 0
-        last_approvals = expire_approvals(pool, _BATCH_SIZE) if last_approvals == _BATCH_SIZE else 0
+        last_approvals = expire_approvals(pool) if last_approvals == _BATCH_SIZE else 0
         last_doubts = doubt_unreported_starts(pool, report_deadline_seconds) if last_doubts == _BATCH_SIZE else 0
         permits, approvals, doubts = permits + last_permits, approvals + last_approvals, doubts + last_doubts
     return ExpiredCounts(permits, approvals, doubts)
 
 
-def release_expired_permits(pool: Pool, most: int = _PERMIT_BATCH_SIZE) -> int:
-    """Release the reservations of at most `most` expired unused permits, in one transaction, and return their number."""
-    found = call_with_retry(pool, lambda c: c.execute(RELEASE_EXPIRED_PERMITS, [most]).fetchone())
+def release_expired_permits(pool: Pool) -> int:
+    """Release the reservations of one batch of expired unused permits, in one transaction, and return their number."""
+    found = call_with_retry(pool, lambda c: c.execute(RELEASE_EXPIRED_PERMITS, [_PERMIT_BATCH_SIZE]).fetchone())
     return found[0] if found else 0
 
 
-def expire_approvals(pool: Pool, most: int) -> int:
-    """Expire at most `most` overdue approvals, in one transaction, and return their number."""
-    ids = [new_id() for _ in range(most)]
+def expire_approvals(pool: Pool) -> int:
+    """Expire one batch of overdue approvals, in one transaction, and return their number."""
+    ids = [new_id() for _ in range(_BATCH_SIZE)]
     found = call_with_retry(pool, lambda c: c.execute(EXPIRE_APPROVALS, [ids]).fetchone())
     return found[0] if found else 0
 
 
-def doubt_unreported_starts(pool: Pool, report_deadline_seconds: int, most: int = _BATCH_SIZE) -> int:
-    """Put at most `most` silent operations in doubt, in one transaction, and return their number."""
-    fields = [report_deadline_seconds, [new_id() for _ in range(most)]]
+def doubt_unreported_starts(pool: Pool, report_deadline_seconds: int) -> int:
+    """Put one batch of silent operations in doubt, in one transaction, and return their number."""
+    fields = [report_deadline_seconds, [new_id() for _ in range(_BATCH_SIZE)]]
     found = call_with_retry(pool, lambda c: c.execute(DOUBT_UNREPORTED_STARTS, fields).fetchone())
     return found[0] if found else 0
 

@@ -73,14 +73,14 @@ def tenant_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def open_pool(role: str = CONSOLE, *, login: str | None = None) -> Iterator[Pool]:
-    """Yield a pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR`, there with
-    the login `login` or else the role's own. Raises the errors of `require_schema`, and `EmbeddedError` where there is
-    no embedded database.
+def open_pool(*, login: str = CONSOLE) -> Iterator[Pool]:
+    """Yield a pool of the console's role on `SENTINEL_DATABASE_URL`, else on the embedded server of
+    `SENTINEL_DATA_DIR`, there with the login `login`. Raises the errors of `require_schema`, and `EmbeddedError` where
+    there is no embedded database.
     """
-    with database_url(login or role) as url, contextlib.ExitStack() as stack:
-        require_schema(url, role)
-        pool = Pool(with_role(url, role, application_name="sentinel-cli"), size=1)
+    with database_url(login) as url, contextlib.ExitStack() as stack:
+        require_schema(url, CONSOLE)
+        pool = Pool(with_role(url, CONSOLE, application_name="sentinel-cli"), size=1)
         stack.callback(pool.close)
         yield pool
 

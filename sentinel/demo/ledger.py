@@ -23,9 +23,9 @@ def not_entered(rows: bytes, database_url: str, tenant_id: str) -> bytes:
     return b"".join(by_id.values())
 
 
-def demo_rows(now: datetime | None = None) -> bytes:
+def demo_rows() -> bytes:
     """Return JSON lines for `worker enqueue`, with ids that are always the same."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     rows = [
         ledger_row("low_001", 126, "USD"),
         ledger_row("low_002", 89, "USD", account="acct_ada"),

@@ -99,9 +99,9 @@ class SmallRefunds:
         return next(person["email"] for person in self._access.operators if person["role"] == role)
 
 
-def small_refund_facts(now: datetime | None = None) -> bytes:
+def small_refund_facts() -> bytes:
     """Return JSON lines for `worker facts`: the orders of the small refunds, and facts that speak against some of them."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     facts = [
         _order("ord_demo_1", "acct_nia", now, days_ago=2),
         _order("ord_demo_2", "acct_oli", now, days_ago=2),

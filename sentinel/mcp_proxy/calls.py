@@ -98,7 +98,7 @@ class GuardedCalls:
         arguments = {name: value for name, value in (params.arguments or {}).items() if value is not None}
         asked = answer = None
         try:
-            _require_sendable(params.name, arguments)
+            _require_sendable(arguments)
             asked = await self._guard.call_of_async(params.name, arguments)
             if asked.question is None:
                 # Without `_meta`, which concerns the client's own connection.
@@ -264,7 +264,7 @@ class GuardedCalls:
             log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, why_not_reported(error))
 
 
-def _require_sendable(tool: str, arguments: dict[str, Any]) -> None:
+def _require_sendable(arguments: dict[str, Any]) -> None:
     """Raise `ToolRefused` for arguments that no request can hold, e.g. text that was cut within an emoji, which an agent's
     JSON can escape: after the start the operation would be in doubt, although nothing was sent."""
     try:

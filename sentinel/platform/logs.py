@@ -112,10 +112,10 @@ def configure_logs(level: str) -> None:
 
 
 @contextlib.contextmanager
-def logs_of_command(level: str = "info") -> Iterator[None]:
+def logs_of_command() -> Iterator[None]:
     """Have structlog write to standard error while a command runs, so that its standard output is its answer alone."""
     before = structlog.get_config()
-    structlog.configure(**_lines_on_stderr(level))
+    structlog.configure(**_lines_on_stderr("info"))
     try:
         yield
     finally:

@@ -51,9 +51,9 @@ def json_response(body: bytes) -> Response:
     return Response(body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def body_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
+def body_bytes(environ: Mapping[str, Any]) -> bytes:
     """A request's raw JSON body. Refuses as `framed_bytes` does, and refuses other media types (415) before anything is read."""
-    length = _length(environ, max_bytes)
+    length = _length(environ, MAX_BYTES)
     require_json_type(environ)
     return _read(environ, length)
 
