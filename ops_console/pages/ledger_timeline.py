@@ -76,7 +76,6 @@ class Moment:
     facts: tuple[tuple[str, str], ...] = ()
     words: str | None = None
     steps: tuple[StepRun, ...] = ()
-    event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def evidence(events: list[EventRow]) -> Iterator[Moment]:
             or (body.get("reason") if one.kind == "in_doubt" else None)
         )
         title = _EVIDENCE.get(one.kind, one.kind.replace("_", " ").capitalize())
-        yield Moment(one.occurred_at, "authority", title, chip, code, facts, words, event_id=str(one.event_id))  # fmt: skip
+        yield Moment(one.occurred_at, "authority", title, chip, code, facts, words)
 
 
 def _told(name: str, value: Any) -> str:
