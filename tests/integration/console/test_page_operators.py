@@ -71,7 +71,12 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
     for _ in range(2):
         assert admin.submit(f"{one}/deactivate").status_code == 303
     assert api_sign_in(app, "bob@demo.local", OWN).status_code == 401
-    assert "was already deactivated" in admin.get(one).get_data(as_text=True)
+    page = admin.get(one).get_data(as_text=True)
+    assert "was already deactivated" in page
+    assert '<span class="chip deactivated">deactivated</span>' in page
+    assert re.search(
+        r"\.chip\.deactivated\b[^{}]*\{[^}]*var\(--bad\)", admin.get("/static/console.css").get_data(as_text=True)
+    )
     assert admin.submit(f"{one}/reactivate").status_code == 303
     for easy in ("Password2024!", "bob@demo.local"):
         refused = admin.submit(f"{one}/password", password=easy)
