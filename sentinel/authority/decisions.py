@@ -183,16 +183,6 @@ def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     return call_with_retry(pool, call)
 
 
-def report_outcomes(pool: Pool, rows: Sequence[Row], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Receipt]:
-    """Record outcomes (rows of `sentinel.report_input`) together and return the receipts in the order of `rows`.
-
-    A success after a person's "not executed" (a contradiction) needs the halt lock, for which no ordinary report should
-    wait: it is recorded after the others, in a transaction of its own.
-    """
-    receipts = commit_rows(pool, REPORT_OUTCOMES, rows, wait_seconds)
-    return [_with_contradiction(pool, row, receipt) for row, receipt in zip(rows, receipts, strict=True)]
-
-
 async def commit_reports(
     connections: LoopConnections,
     pool: Pool,
@@ -200,10 +190,12 @@ async def commit_reports(
     wait_seconds: float,
     executed: Callable[[], None] | None = None,
 ) -> list[Receipt | Exception]:
-    """`report_outcomes` for an event loop: contradictions, which are rare, are recorded in a thread.
+    """Record outcomes (rows of `sentinel.report_input`) together and return the receipts in the order of `rows`.
 
-    A contradiction that could not be recorded is the error in its place, because the other reports are committed by
-    then. `executed` is called as by `LoopConnections.commit`.
+    A success after a person's "not executed" (a contradiction) needs the halt lock, for which no ordinary report should
+    wait: it is recorded after the others, in a thread and a transaction of its own. One that could not be recorded is
+    the error in its place, because the other reports are committed by then. `executed` is called as by
+    `LoopConnections.commit`.
     """
     receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds, executed)
     return [
@@ -221,10 +213,6 @@ def _contradiction_or_error(pool: Pool, row: Row, receipt: Receipt) -> Receipt |
 
 def _contradicts(receipt: Receipt) -> bool:
     return receipt.result == "resolved_not_executed"
-
-
-def _with_contradiction(pool: Pool, row: Row, receipt: Receipt) -> Receipt:
-    return _record_contradiction(pool, row, receipt.seq) if _contradicts(receipt) else receipt
 
 
 def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Receipt:

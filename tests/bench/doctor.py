@@ -23,10 +23,11 @@ from typing import Any
 import psycopg
 
 from sentinel.authority.api.guard import GUARD, to_operation
-from sentinel.authority.decisions import record_decisions, report_outcomes
+from sentinel.authority.decisions import REPORT_OUTCOMES, record_decisions
 from sentinel.authority.guard import decided_row, report_row
 from sentinel.authority.housekeeping import sequence_events
 from sentinel.platform.resources import invariants_sql
+from sentinel.store.batch_statement import commit_rows
 from sentinel.store.embedded import remove, running
 from sentinel.store.invariants import check_invariant, read_invariants
 from sentinel.store.migrate import migrate
@@ -102,7 +103,7 @@ def fill(fixtures: Fixtures, operations: int) -> None:
                        permit_token=None, report_id=None)
             for place, body in asked if place < PAID
         ]  # fmt: skip
-        report_outcomes(authority.pool, reports, 60)
+        commit_rows(authority.pool, REPORT_OUTCOMES, reports, 60)
     while sequence_events(authority.pool):
         pass
     for statement in LEDGER.split(";\n"):
