@@ -1,4 +1,4 @@
-"""Verifies proof packs: by recomputing the hash (anybody can), and against the recorded decision (operators)."""
+"""Compares a proof pack with the recorded decision, for operators. Anybody can recompute its hash (`core/proof.py`)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ from sentinel.authority.operations import find_decided_by_event
 from sentinel.authority.public_ids import record_of
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.errors import InvalidInput, NotFound
-from sentinel.core.proof import opens, pack_hash
+from sentinel.core.proof import is_intact, opens
 from sentinel.core.public_ids import PublicIdGenerator
 from sentinel.core.publication import Publisher
 from sentinel.store.database import Pool
-
-
-@dataclass(frozen=True, slots=True)
-class PackVerification:
-    """Whether a pack's stated hash is that of its content."""
-
-    intact: bool
-    stated_hash: str
-    computed_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +39,6 @@ class RecordComparison:
         return self.intact and (self.is_recorded or self.is_published) and self.record_intact
 
 
-def verify_proof(pack: Mapping[str, Any]) -> PackVerification:
-    """Recompute a pack's hash and compare it with the stated one. Raises `InvalidInput` if it is no proof pack."""
-    stated = pack.get("hash")
-    if not isinstance(stated, str) or not isinstance(pack.get("proof_id"), str):
-        raise InvalidInput.of("proof pack", "must have a proof_id and a hash")
-    computed = pack_hash(pack)
-    return PackVerification(stated == computed, stated, computed)
-
-
 def compare_with_record(
     pool: Pool,
     tenant_id: uuid.UUID,
@@ -70,7 +52,9 @@ def compare_with_record(
     tells apart values that are equal in Python (1 and true). Raises `InvalidInput` if it is no proof pack, and
     `NotFound` if no decision has its proof id.
     """
-    verified = verify_proof(pack)
+    if not isinstance(pack.get("hash"), str) or not isinstance(pack.get("proof_id"), str):
+        raise InvalidInput.of("proof pack", "must have a proof_id and a hash")
+    intact = is_intact(pack)
     row = find_proof(pool, tenant_id, None, pack["proof_id"])
     if row is None:
         raise NotFound("there is no proof with this id")
@@ -81,7 +65,7 @@ def compare_with_record(
     is_open = kept is not None and opens(record.pack, salt=kept.salt, operation_canonical=kept.request)
     return RecordComparison(
         recorded_hash=row.hash,
-        intact=verified.intact,
+        intact=intact,
         is_recorded=written == canonical_json({**record.pack, "hash": row.hash}),
         is_published=any(written == canonical_json(one) for one in published),
         record_intact=is_open and sha256_hex(row.body) == row.hash,
