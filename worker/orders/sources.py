@@ -60,9 +60,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The delivery is genuine. `delivery_id` is the sender's id of it, where the scheme signs one."""
-
-    delivery_id: str | None = None
+    """The delivery is genuine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ def _verify_standard(
         return Unverified("stale")
     said = [text for version, _, text in (entry.partition(",") for entry in signatures.split(" ")) if version == "v1"]
     good = _any_equal(said, [signature(key, delivery_id, int(seconds), body) for key in keys])
-    return Verified(delivery_id) if good else Unverified("mismatch")
+    return Verified() if good else Unverified("mismatch")
 
 
 @lru_cache(maxsize=64)

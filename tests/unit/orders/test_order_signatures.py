@@ -41,9 +41,7 @@ def good(signing: Signing, headers: Mapping[str, str], body: bytes = BODY, now: 
 def test_what_the_sender_signed_is_genuine_whatever_the_case_of_its_headers(signing: Signing) -> None:
     headers = signing.sign(BODY, NOW, "msg_1")
     for spelt in (headers, {k.lower(): v for k, v in headers.items()}, {k.upper(): v for k, v in headers.items()}):
-        assert signing.verify({"Host": "h", **spelt}, BODY, NOW) == Verified(
-            "msg_1" if signing.scheme is Scheme.STANDARD else None
-        )
+        assert good(signing, {"Host": "h", **spelt})
 
 
 def test_the_plain_schemes_are_hmac_sha256_of_the_raw_body() -> None:
@@ -61,7 +59,7 @@ def test_the_published_example_of_standard_webhooks_is_genuine() -> None:
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
     }
-    assert signing.verify(headers, body, at) == Verified("msg_p5jXN8AQM9LWM0D4loKWxJek")
+    assert good(signing, headers, body, at)
     assert signing.sign(body, at, "msg_p5jXN8AQM9LWM0D4loKWxJek") == headers
 
 
@@ -70,7 +68,7 @@ def test_what_the_standardwebhooks_package_signs_is_genuine() -> None:
     secret = "whsec_" + base64.b64encode(KEY).decode()
     signature = package.Webhook(secret).sign("msg_2", NOW, BODY.decode())
     headers = {"webhook-id": "msg_2", "webhook-timestamp": str(int(NOW.timestamp())), "webhook-signature": signature}
-    assert STANDARD.verify(headers, BODY, NOW) == Verified("msg_2")
+    assert good(STANDARD, headers)
 
 
 # Tampering
@@ -189,7 +187,7 @@ def test_what_decides_is_the_comparison_in_constant_time_over_every_pair(
 def test_five_minutes_either_way_are_fresh_and_a_second_more_is_not(seconds: int, fresh: bool) -> None:
     assert timedelta(seconds=300) == TOLERANCE
     headers = STANDARD.sign(BODY, NOW + timedelta(seconds=seconds), "msg_1")
-    assert STANDARD.verify(headers, BODY, NOW) == (Verified("msg_1") if fresh else Unverified("stale"))
+    assert STANDARD.verify(headers, BODY, NOW) == (Verified() if fresh else Unverified("stale"))
 
 
 def by_hand(delivery_id: str, seconds: str, signature: str | None = None, key: bytes = KEY) -> dict[str, str]:
