@@ -91,17 +91,3 @@ FINAL = frozenset({_S.FULFILLED, _S.HELD})
 """Statuses without a transition out of them."""
 WAITING = frozenset({_S.QUEUED, _S.SHOP_REFUSED, _S.REFUND_REFUSED})
 """Statuses in which the order waits for a person."""
-DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.REFUND_REFUSED})
-"""Events after which an order is never fulfilled."""
-
-
-class NoSuchLaneTransition(Exception):
-    """The event has no transition from this state."""
-
-
-def after(standing: LaneState, event: LaneEvent) -> LaneState:
-    """Return the state after `event`. Raises `NoSuchLaneTransition`."""
-    try:
-        return TRANSITIONS[standing, event]
-    except KeyError:
-        raise NoSuchLaneTransition(f"nothing leads from {standing.lane}/{standing.status} by {event}") from None
