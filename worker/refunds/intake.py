@@ -54,13 +54,10 @@ class Accepted:
     row: NewRow
 
 
-def read_rows(text: str) -> Iterator[Accepted | Refusal]:
-    """Every row of a JSON file, good or refused, in order. A second row of the same id within the file is refused."""
-    return rows_of(read_objects(text))
-
-
 def rows_of(objects: Iterable[tuple[int, Any]], agent_id: str = DEFAULT_AGENT) -> Iterator[Accepted | Refusal]:
-    """Parse (line, object or Refusal) pairs into rows, as `read_rows`; `agent_id` is the agent of rows that name none."""
+    """Parse (line, object or Refusal) pairs into rows, good or refused, in order; `agent_id` is the agent of rows that
+    name none. A second row of the same id is refused.
+    """
     seen: dict[str, int] = {}
     for line, found in objects:
         if isinstance(found, Refusal):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from tests.support.logins import program_url
 from tests.support.old_databases import empty_database
 from worker.cli import main
 from worker.refunds.facts_file import read_facts
-from worker.refunds.intake import Refusal, read_rows
+from worker.refunds.intake import Accepted, Refusal, read_objects, rows_of
 from worker.refunds.online_retail import WrongColumns, read_orders
 from worker.refunds.rows import OrderFacts
 
@@ -62,6 +63,11 @@ def run(ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch) -> Any
         return CliRunner().invoke(main, list(arguments), input=text)
 
     return invoke
+
+
+def read_rows(text: str) -> Iterator[Accepted | Refusal]:
+    """Every row of a JSON file, as `worker enqueue` reads it."""
+    return rows_of(read_objects(text))
 
 
 def refusals(text: str) -> list[tuple[int, str]]:
