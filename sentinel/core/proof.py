@@ -1,15 +1,13 @@
 """Proof packs: the public, hash-only record of one decision (`docs/CONTRACT.md` §5).
 
 The database finishes the pack, because only it knows the time, the final verdict, the reason and what else fired. So
-this module makes a template of canonical JSON, shared by many decisions, and the values of one; `assemble_pack` fills
-the template as the database does.
+this module makes a template of canonical JSON, shared by many decisions, and the values of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -124,21 +122,6 @@ def _template(
 @lru_cache(maxsize=256)
 def _policy_part(digest: str, label: str, version: str) -> str:
     return canonical_json({"policy_digest": digest, "policy_label": label, "policy_version": version})[1:-1]
-
-
-def assemble_pack(
-    template: str, values: PackValues, *, decided_at: str, decision: str, facts: bytes, latency_ms: int, event_hex: str,
-    reason_code: str,
-) -> str:  # fmt: skip
-    """Return the whole pack without its hash, as `sentinel.pack_text` does; `event_hex` are the hex digits of the event's id."""
-    filled = (
-        values.amount, decided_at, decision, facts.hex(), latency_ms, values.ledger_entry_id, values.operation_commitment.hex(),
-        event_hex, reason_code, values.refund_id,
-    )  # fmt: skip
-    return _PLACE.sub(lambda found: "%" if found[1] is None else str(filled[int(found[1]) - 1]), template)
-
-
-_PLACE = re.compile(r"%(?:(\d+)\$s|%)")
 
 
 def pack_hash(pack: Mapping[str, Any]) -> str:

@@ -25,13 +25,13 @@ from sentinel.authority.guard import decided_row, provisional
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.operation import Operation
-from sentinel.core.proof import assemble_pack
 from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.facts import Requester, extract_facts
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import ACTION, guard_body
+from tests.support.pack_text import assemble_pack
 
 REQUESTS, IN_A_RUN, RUNS = 500, 20, 400
 PAUSES, PAUSE_SECONDS = 200, 0.001

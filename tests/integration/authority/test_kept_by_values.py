@@ -22,12 +22,13 @@ from sentinel.authority.halts import set_halt
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import no_matching_policy
 from sentinel.core.operation import build_operation
-from sentinel.core.proof import assemble_pack, opens, pack_template, pack_values
+from sentinel.core.proof import opens, pack_template, pack_values
 from sentinel.platform.resources import policies_dir
 from sentinel.store.batch_statement import run_statement
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import scaled, seeded
+from tests.support.pack_text import assemble_pack
 
 Body = dict[str, Any]
 

@@ -21,7 +21,6 @@ from sentinel.core.money import MAX_MINOR, Money, money_out
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import (
     MAX_EVIDENCE_BYTES,
-    assemble_pack,
     commitment,
     decision_basis,
     facts_commitment,
@@ -35,6 +34,7 @@ from sentinel.core.proof import (
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
+from tests.support.pack_text import assemble_pack
 
 SAMPLE = {
     "proof_id": "pf_demo_low_001",
