@@ -204,7 +204,7 @@ class Walk:
             return {}
         digest = f"r {now.amount}" if now.card != "other" else f"r {now.amount + 1}"
         status = {"other": "confirmed"}.get(now.card, now.card)
-        card = Confirmation("r", uuid.uuid4(), digest, status, datetime.now(UTC) + DAY, None, None, None)  # type: ignore[arg-type]
+        card = Confirmation("r", uuid.uuid4(), digest, status, datetime.now(UTC) + DAY, None)  # type: ignore[arg-type]
         return {"r": card}
 
     name = "made up"

@@ -32,7 +32,7 @@ HOLD_SECONDS = 60.0
 
 OPEN = "select refunds.open_confirmations(%(tenant_id)s, %(asks)s, %(expires_seconds)s)"
 LATEST = """
-select ledger_entry_id, confirmation_id, digest, status, expires_at, answered_at, delivered_at, last_delivery_error
+select ledger_entry_id, confirmation_id, digest, status, expires_at, delivered_at
 from refunds.latest_confirmations(%(tenant_id)s, %(ids)s)
 """
 # Only cards of rows that wait for their customer already: an answer that came before its row waits would not wake it.
@@ -47,7 +47,7 @@ with due as materialized (
 update refunds.confirmations c set delivery_attempts = c.delivery_attempts + 1,
   next_delivery_at = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
 from due where c.tenant_id = %(tenant_id)s and c.confirmation_id = due.confirmation_id
-returning c.confirmation_id, c.ledger_entry_id, c.digest, c.order_ref, c.channel, c.scenario, c.amount_minor, c.currency,
+returning c.confirmation_id, c.ledger_entry_id, c.digest, c.order_ref, c.scenario, c.amount_minor, c.currency,
   c.language, c.contact, c.expires_at, c.delivery_attempts
 """
 MARK_DELIVERED = """
@@ -96,16 +96,14 @@ class ConfirmationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A row's newest card. `last_delivery_error` is a short code, without the customer's address."""
+    """A row's newest card."""
 
     ledger_entry_id: str
     confirmation_id: uuid.UUID
     digest: str
     status: str
     expires_at: datetime
-    answered_at: datetime | None
     delivered_at: datetime | None
-    last_delivery_error: str | None
 
     def says(self, status: CardStatus, digest: str) -> bool:
         """Whether it has this status for exactly this digest."""
@@ -120,7 +118,6 @@ class UndeliveredCard:
     ledger_entry_id: str
     digest: str
     order_ref: str | None
-    channel: str
     scenario: str
     amount_minor: int
     currency: str
