@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -93,7 +93,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order as its source's field map read it; None is unknown. `raw` is the whole payload."""
+    """One order as its source's field map read it; None is unknown."""
 
     source: str
     order_id: str
@@ -109,7 +109,6 @@ class Order:
     items: tuple[Item, ...] = ()
     failed_payments: int | None = None
     placed_at: datetime | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +216,7 @@ def facts_of(order: Order) -> dict[str, Any]:
 
 
 def order_of(source: str, order_id: str, amount: Money, account_ref: str | None, facts: Mapping[str, Any]) -> Order:
-    """Rebuild the order from its columns and the JSON of `facts_of`; `raw` is empty."""
+    """Rebuild the order from its columns and the JSON of `facts_of`."""
     times: dict[str, Any] = {name: datetime.fromisoformat(facts[name]) if facts.get(name) else None for name in _TIMES}
     plain: dict[str, Any] = {name: facts.get(name) for name in _PLAIN}
     return Order(
@@ -358,7 +357,6 @@ def to_order(source: str, fields: FieldMap, payload: Mapping[str, Any]) -> Order
         items=tuple(_item(fields, where, line) for where, line in read.lines()),
         failed_payments=read.count("failed_payments"),
         placed_at=read.time("placed_at"),
-        raw=payload,
     )
 
 
