@@ -25,7 +25,6 @@ MOST = 200
 class LedgerEventRow:
     """One change of the entry's status."""
 
-    from_status: str
     event: str
     to_status: str
     claim_epoch: int
@@ -60,7 +59,6 @@ class LedgerEffectRow:
     system_reference: str | None
     last_error: str | None
     tries: int
-    tried_at: datetime
     created_at: datetime
     payment_ref: str | None = None
 
@@ -69,7 +67,6 @@ class LedgerEffectRow:
 class Card:
     """A confirm card that was sent to the customer."""
 
-    confirmation_id: uuid.UUID
     status: str
     amount_minor: int
     currency: str
@@ -86,7 +83,6 @@ class LedgerExecutionRow:
     system: str
     amount_minor: int
     currency: str
-    claim_epoch: int
     executed_at: datetime
 
 
@@ -94,7 +90,6 @@ class LedgerExecutionRow:
 class LedgerReportRow:
     """A report to the authority in the worker's outbox; `acknowledged_at` is None until the authority has it."""
 
-    outbox_id: uuid.UUID
     attempts: int
     last_error: str | None
     acknowledged_at: datetime | None
@@ -125,27 +120,26 @@ class Life:
 
 _OF_ENTRY = "tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s"
 EVENTS = SqlTemplate("""
-select from_status, event, to_status, claim_epoch, worker, reason_code, occurred_at, note from refunds.ledger_events
+select event, to_status, claim_epoch, worker, reason_code, occurred_at, note from refunds.ledger_events
 where {of_entry} order by event_id desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 TRAILS = SqlTemplate("""
 select claim_epoch, steps, occurred_at from refunds.step_trails where {of_entry} order by trail_id desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 EFFECTS = SqlTemplate("""
-select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, tried_at, created_at,
-  payment_ref
+select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, created_at, payment_ref
 from refunds.effects where {of_entry} order by effect_number desc
 """).fill(of_entry=_OF_ENTRY)
 CARDS = SqlTemplate("""
-select confirmation_id, status, amount_minor, currency, created_at, expires_at, answered_at
+select status, amount_minor, currency, created_at, expires_at, answered_at
 from refunds.confirmations where {of_entry} order by created_at desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 EXECUTIONS = SqlTemplate("""
-select execution_id, system, amount_minor, currency, claim_epoch, executed_at from refunds.executions where {of_entry}
+select execution_id, system, amount_minor, currency, executed_at from refunds.executions where {of_entry}
 """).fill(of_entry=_OF_ENTRY)
 # By the outbox ids that the runs' trails recorded, because the outbox has no index by entry.
 REPORTS = SqlTemplate("""
-select outbox_id, attempts, last_error, acknowledged_at, created_at
+select attempts, last_error, acknowledged_at, created_at
 from refunds.outbox where {of_entry} and outbox_id = any(%(reports)s) order by created_at desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 WRONG = """

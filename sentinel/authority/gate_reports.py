@@ -85,7 +85,6 @@ class GateState:
 class ReportRow(GateFigures):
     """One stored report; `about_in_force` says whether it is about a policy text that is in force."""
 
-    report_id: uuid.UUID
     created_at: datetime
     recorded_by: str
     about_in_force: bool
@@ -109,7 +108,7 @@ left join lateral (
 """
 
 REPORTS = """
-select report_id, switch, scenario, policy_digest, passed, cases, correct, lower_bound_ppm, wrong_executions, not_covered, created_at,
+select switch, scenario, policy_digest, passed, cases, correct, lower_bound_ppm, wrong_executions, not_covered, created_at,
        recorded_by, exists (select from sentinel.policies_in_force f where f.policy_digest = g.policy_digest) as about_in_force
 from sentinel.gate_reports g where tenant_id = %(tenant_id)s and switch = %(switch)s
 order by created_at desc, report_id desc limit %(limit)s

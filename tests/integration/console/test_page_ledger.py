@@ -303,7 +303,7 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
     moment = datetime.now(UTC)
 
     def shown(last_error: str | None) -> tuple[str, str | None]:
-        report = LedgerReportRow(uuid.uuid4(), 1, last_error, moment, moment)
+        report = LedgerReportRow(1, last_error, moment, moment)
         _, last = timeline(Life([], [], [], [], [], [report], [], []))
         return last.title, last.words
 
