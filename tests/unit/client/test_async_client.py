@@ -568,13 +568,13 @@ def test_waiting_survives_silence_and_can_be_cancelled(authority: FakeAuthority)
             await task
         looked = len(authority.calls)
 
-        async def answers_again() -> None:
+        async def resumed_answers() -> None:
             while len(authority.calls) < looked + 2:
                 await asyncio.sleep(0.01)
             authority.approve("k")
             authority.misbehave = lambda exchange: False
 
-        answering = asyncio.create_task(answers_again())
+        answering = asyncio.create_task(resumed_answers())
         view = await client.wait_for_approval(waiting.approval_id or "", timeout_seconds=30, poll_seconds=0.02)
         await answering
         assert view.status == "approved"
