@@ -132,7 +132,10 @@ def _read(link: socket.socket, stop: threading.Event) -> Asked | None:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
-        body += link.recv(65536)
+        more = link.recv(65536)
+        if not more:  # the other side left in the middle of what it sent
+            return None
+        body += more
     method, path, _ = first.split(" ", 2)
     return Asked(method, path, headers, body, link, stop)
 
