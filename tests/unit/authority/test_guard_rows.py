@@ -171,9 +171,11 @@ def test_the_same_question_has_the_same_terms_and_ids_of_its_own() -> None:
 def test_no_more_terms_are_kept_than_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_MOST_TERMS", 10)
     guard._interned.clear()
+    made = []
     for question in questions()[:100]:
-        row_of(question)
-        assert len(guard._interned) <= 10
+        made.append(row_of(question).terms)
+        assert 0 < len(guard._interned) <= 10
+    assert len({id(terms) for terms in made}) > 10, "of more than are kept"
 
 
 def test_a_row_is_ready_for_json_and_says_only_what_is_unusual() -> None:
