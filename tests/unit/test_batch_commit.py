@@ -333,21 +333,27 @@ def test_who_cannot_be_told_its_outcome_keeps_nobody_else_from_theirs() -> None:
 
 def test_a_row_that_waits_too_long_is_given_up_and_never_committed_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_commit, "WAIT_SECONDS", 0.1)
-    commit = Store(seconds=0.4)
+    held = asyncio.Event()
+    commit = Store(held=held)
 
     async def two() -> list[Any]:
         committer = BatchCommitter(commit, max_parallel=1)
         first = asyncio.ensure_future(committer.recorded({"n": 0}))
-        await asyncio.sleep(0.05)
+        while not commit.batches:
+            await asyncio.sleep(0)
         second = asyncio.ensure_future(committer.recorded({"n": 1}))
         began = time.monotonic()
         answers = await asyncio.gather(first, second, return_exceptions=True)
         assert in_time(time.monotonic() - began, 0.3)
-        await asyncio.sleep(0.5)
+        held.set()
+        while not commit.kept:
+            await asyncio.sleep(0.001)
+        await turns()
         return answers
 
     answers = on_a_loop(two())
     assert all(isinstance(one, EngineUnavailable) for one in answers)
+    assert commit.batches == [[0]]
     assert commit.kept == Counter([0]), "the one in hand is not taken back; the one in the line is"
 
 
