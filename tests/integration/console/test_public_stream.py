@@ -98,7 +98,7 @@ def test_many_viewers_cost_one_reader(fixtures: Any, loop: Loop) -> None:
     began = time.monotonic()
     for viewer in viewers:
         viewer.start()
-    time.sleep(0.5)
+    assert eventually(lambda: hub.viewers == 10, within=20)
     for _ in range(3):
         fixtures.guard("10.00")
     fixtures.publish()
