@@ -685,7 +685,7 @@ def test_a_look_up_that_takes_its_time_holds_up_no_other_call_on_the_loop(guard:
     others_went_on = threading.Event()
 
     def looks_up(tool: str, arguments: Any) -> dict[str, Any]:
-        if arguments["order"] == "slow" and not others_went_on.wait(5):
+        if arguments["order"] == "slow" and not others_went_on.wait(30):
             raise TimeoutError
         return {"account": "acct-1"}
 
