@@ -23,7 +23,7 @@ from sentinel.store.database import WORKER, Pool, with_role
 from sentinel.store.migrate import SchemaNotReady
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.mutants import counts_outages
-from tests.support.busy import in_time
+from tests.support.busy import in_time, overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
@@ -499,7 +499,7 @@ def test_very_many_rows_that_are_not_entered_take_no_statement_of_more_than_its_
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`worker workflow simulate` of a file that `worker enqueue` enters; the facts of a row still depend on all others."""
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 2500)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", int(2500 * overload()))
     rows = [new_row(f"r{number}", account_ref=f"acct_{number % 4000}", order_ref=None) for number in range(8_000)]
     with contextlib.closing(Pool(with_role(ledger_fixtures.url, WORKER), size=1)) as pool:
         found, known = Ledger(pool, ledger_fixtures.tenant_id, worker_id="w").facts_of_new(rows)

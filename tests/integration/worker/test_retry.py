@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sentinel.store import database
 from sentinel.store.database import WORKER, with_role
+from tests.support.busy import overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
@@ -297,7 +298,7 @@ def test_many_rows_are_retried_although_that_takes_longer_than_a_statement(
         " select %s, 'r' || n, 'r' || n, 100, 'USD', 'ERROR', 'check_params: x' from generate_series(1, 2000) n",
         [ledger_fixtures.tenant_id])  # fmt: skip
     run("set session_replication_role = origin")
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 100)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", int(100 * overload()))
     monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
     found = CliRunner().invoke(main, ["retry", "--all-errors", "--reason", "the route was corrected"])
     assert found.exit_code == 0, found.output

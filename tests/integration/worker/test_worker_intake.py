@@ -18,6 +18,7 @@ from sentinel.store.database import WORKER
 from sentinel.store.embedded import RunningServer
 from tests.corpora import public_orders
 from tests.corpora.retail import make_retail_file
+from tests.support.busy import overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import program_url
@@ -158,7 +159,7 @@ def test_many_accounts_are_blacklisted_although_that_takes_longer_than_a_stateme
     run: Any, ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes a thirtieth of a millisecond; one that is named twice is blacklisted once."""
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", int(300 * overload()))
     lines = [{"kind": "blacklist", "channel": "private", "account_ref": f"acct-{n % 30_000}"} for n in range(30_001)]
     done = run("facts", "-", text="\n".join(map(json.dumps, lines)))
     assert done.exit_code == 0, done.output
