@@ -68,9 +68,7 @@ class StatusCount:
 class WorkerRow:
     """The last seen worker of an agent; `silent` if that was more than `WORKER_SILENT_SECONDS` ago."""
 
-    worker_id: str
     agent_id: str
-    mode: str
     status: str
     last_action: str | None
     last_decision: str | None
@@ -130,7 +128,7 @@ def _count(status: str) -> str:
 
 COUNTS = " union all ".join(_count(status) for status in STATUSES)
 LAST_WORKER = """
-select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at,
+select agent_id, status, last_action, last_decision, last_seen_at,
        last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
 from refunds.workers where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc limit 1
@@ -139,16 +137,16 @@ order by (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc limit 1
 # agent whose worker was last seen over a day ago is left out, unless no worker of the tenant runs at all.
 LAST_WORKERS = """
 with last as materialized (
-  select distinct on (agent_id) worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at,
+  select distinct on (agent_id) agent_id, status, last_action, last_decision, last_seen_at,
          last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
   from refunds.workers where tenant_id = %(tenant_id)s
   order by agent_id, (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc)
-select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at, silent from last
+select agent_id, status, last_action, last_decision, last_seen_at, silent from last
 where last_seen_at >= clock_timestamp() - interval '1 day' or not exists (select from last where not silent and status <> 'stopped')
 order by silent or status <> 'running' desc, agent_id
 """
 LISTENING = """
-select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at, false as silent from refunds.workers
+select agent_id, status, last_action, last_decision, last_seen_at, false as silent from refunds.workers
 where tenant_id = %(tenant_id)s and mode = 'loop' and status <> 'stopped'
   and last_seen_at >= clock_timestamp() - make_interval(secs => %(silent_seconds)s) limit 1
 """
