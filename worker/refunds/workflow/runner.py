@@ -471,7 +471,7 @@ def _refused(step: StepName, context: RunContext) -> StepResult:
 
 
 def _where(error: Exception) -> str:
-    """ "KeyError in confirm_card.py:41"."""
+    """ "KeyError in ask_authority.py:41"."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"
 
