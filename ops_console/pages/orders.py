@@ -178,7 +178,7 @@ def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.F
     way, policies = way_of(row, changes), context.inspector.in_force(context.pool)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
-        moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
+        moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC),
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         refund_refused=refund_refusal(policies, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, policies), refused=refused, given=request.form,

@@ -100,7 +100,7 @@ def _switch(context: ConsoleContext, name: str, refused: shell.FormRefusal | Non
     view = _known(context, name)
     return shell.page(
         context, "switch.html", title=f"Switch {name}", refused=refused,
-        given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS, book=context.switches.declared,
+        given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS,
         reports=list_reports(context.pool, actor().tenant_id, name),
     )  # fmt: skip
 
