@@ -194,6 +194,15 @@ def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_lef
     assert nothing_is_left(fixtures)
 
 
+@pytest.fixture
+def hangup_ends() -> Iterator[None]:
+    """SIGHUP is not ignored here and in child processes, as it is where `nohup` began the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_told_to_end_leaves_nothing(fixtures: Fixtures, number: signal.Signals) -> None:
     OWN_TEMP.mkdir(exist_ok=True)
@@ -214,6 +223,7 @@ def test_a_run_that_is_told_to_end_leaves_nothing(fixtures: Fixtures, number: si
     assert nothing_is_left(fixtures)
 
 
+@pytest.mark.usefixtures("hangup_ends")
 def test_a_signal_whose_interrupt_python_dropped_ends_the_run_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     class Finalized:
         def __del__(self) -> None:
