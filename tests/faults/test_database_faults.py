@@ -30,6 +30,7 @@ from tests.support.asgi_client import InProcessApp
 from tests.support.busy import in_time
 from tests.support.fixtures import SECRET, Fixtures, four_keys, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import at_once, decide, scaled
+from tests.support.kept_sessions import SESSIONS
 from tests.support.served_programs import eventually
 
 Body = dict[str, Any]
@@ -262,6 +263,7 @@ def test_a_pool_that_connected_while_the_database_was_read_only_writes_after_it(
 ) -> None:
     name = fixtures.admin.info.dbname
     pool = Pool(with_role(fixtures.url, AUTHORITY), size=1)
+    SESSIONS.forget(name)  # or the pool would get one that began before
     fixtures.admin.execute(f"alter database {name} set default_transaction_read_only = on".encode())
     with suppress(EngineUnavailable):
         assert not use(pool)

@@ -192,7 +192,7 @@ def test_a_check_that_a_person_has_approved_beyond_leads_on() -> None:
 # critic_check
 
 ASKS = replace(FEE, confirm_card=True)
-CARD = Confirmation("r", uuid.UUID(int=9), "others", "confirmed", ORDER.ordered_at, None, ORDER.ordered_at, None)
+CARD = Confirmation("r", uuid.UUID(int=9), "others", "confirmed", ORDER.ordered_at, ORDER.ordered_at)
 
 
 @pytest.mark.parametrize(
