@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ops_console.read_models import refund_views
+from ops_console.slots import Slots
 from sentinel.authority.actor import Actor
-from sentinel.core.errors import Conflict, WorkerNotRunning
+from sentinel.core.errors import WorkerNotRunning
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 
@@ -21,27 +20,7 @@ _POLL_SECONDS = 0.1
 _IN_HAND_SECONDS = 5.0
 
 
-class _Slots:
-    """The slots of requests that wait in this process."""
-
-    def __init__(self) -> None:
-        self._lock, self._taken = threading.Lock(), 0
-
-    @contextlib.contextmanager
-    def taken(self, most: int) -> Iterator[None]:
-        """Take a slot for the block. Raises `Conflict` when `most` are taken."""
-        with self._lock:
-            if self._taken >= most:
-                raise Conflict("enough such requests wait for a worker already; try again in a moment")
-            self._taken += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taken -= 1
-
-
-_slots = _Slots()
+_slots = Slots("enough such requests wait for a worker already; try again in a moment")
 
 
 def most_waiting(threads: int) -> int:

@@ -37,8 +37,9 @@ import click
 from sentinel.client import Client
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand, drop_output, exit_code
+from sentinel.platform.command_line import OneLineCommand, exit_code
 from sentinel.platform.logs import logs_of_command
+from sentinel.platform.standard_streams import drop_output
 from sentinel.store.database import WORKER
 from sentinel.store.safety import database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints

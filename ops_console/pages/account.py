@@ -159,7 +159,8 @@ def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response
 
 def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
     who = g.signed_in
-    usable, over = _newest_tokens(list_tokens(context.pool, who.tenant_id, who.operator_id))
+    now = datetime.now(UTC)
+    usable, over = _newest_tokens(list_tokens(context.pool, who.tenant_id, who.operator_id), now)
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,
         given=request.form, can_have_second_factor=context.authenticator.vault.usable, most_days=MOST_DAYS,
@@ -169,18 +170,18 @@ def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about:
         ),
         token_id=new_id(),
         tokens=[*usable[:MOST_TOKENS], *over[:MOST_TOKENS]], left_out=max(len(usable), len(over)) > MOST_TOKENS, most=MOST_TOKENS,
-        now=datetime.now(UTC),
+        now=now,
     )  # fmt: skip
 
 
-def _newest_tokens(known: list[TokenListing]) -> tuple[list[TokenListing], list[TokenListing]]:
+def _newest_tokens(known: list[TokenListing], now: datetime) -> tuple[list[TokenListing], list[TokenListing]]:
     """The tokens in use, and those that are revoked or expired; newest first."""
-    now = datetime.now(UTC)
-    usable = [
-        one for one in reversed(known) if one.revoked_at is None and (one.expires_at is None or one.expires_at > now)
-    ]
-    in_use = {one.token_id for one in usable}
-    return usable, [one for one in reversed(known) if one.token_id not in in_use]
+    usable: list[TokenListing] = []
+    over: list[TokenListing] = []
+    for one in reversed(known):
+        is_over = one.revoked_at is not None or (one.expires_at is not None and one.expires_at <= now)
+        (over if is_over else usable).append(one)
+    return usable, over
 
 
 def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:

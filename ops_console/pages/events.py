@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import re
-import threading
 import unicodedata
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +21,11 @@ from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsOfFile, events_page
+from ops_console.slots import Slots
 from ops_console.webhook_addresses import shown_to
 from sentinel.authority.halts import GLOBAL_HALT_OWNER, known_targets
 from sentinel.authority.public_ids import look_up_public_id
-from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id
 from sentinel.store.ids import event_of_proof, uuid_or_none
@@ -45,7 +45,7 @@ COLUMNS = (
 EVERY_TENANT = "every tenant"
 """The value of `concerns` that selects the log of events that concern every tenant."""
 _FIELDS = ("concerns", "kind", "agent", "operation", "since", "until", "behind")
-_places = threading.BoundedSemaphore(MOST_AT_ONCE)
+_slots = Slots("other files of events are being made; try again in a moment")
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
@@ -63,13 +63,9 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def events_export() -> Response:
         wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
         rows = EventsOfFile(context.pool, _owner(), wanted, most=MOST_EXPORTED)
-        if not _places.acquire(blocking=False):
-            raise Conflict("other files of events are being made; try again in a moment")
-        try:
+        with _slots.taken(MOST_AT_ONCE):
             # Encoded line by line: as one text, a single emoji would make each of its characters take four bytes.
             body = b"".join(line.encode() for line in csv_lines(COLUMNS, (_cells(_shown(row)) for row in rows)))
-        finally:
-            _places.release()
         # An attachment (`_continued`), so that a browser saves the file and never renders it in this origin.
         return Response(
             body, content_type="text/csv; charset=utf-8; header=present",

@@ -116,6 +116,9 @@ class KeyListing:
     usable: bool
 
 
+_LISTED = """k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
+       k.revoked_at, k.last_used_at"""
+_OWNERS = "left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id"
 _USABLE = "(k.revoked_at is null and (k.expires_at is null or k.expires_at > clock_timestamp())) as usable"
 
 # Looks up by the hash alone, because the tenant is not known yet. The join leaves out a key whose tenant was deleted.
@@ -129,28 +132,20 @@ from sentinel.agent_keys k where k.tenant_id = %(tenant_id)s and k.key_id = %(ke
 """).fill(usable=_USABLE)
 KEY_HINT = "select hint from sentinel.agent_keys where tenant_id = %(tenant_id)s and key_id = %(key_id)s"
 LIST_KEYS = SqlTemplate("""
-select k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
-       k.revoked_at, k.last_used_at, {usable}
-from sentinel.agent_keys k
-left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
-where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
-""").fill(usable=_USABLE)
+select {listed}, {usable} from sentinel.agent_keys k {owners} where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
+""").fill(listed=_LISTED, owners=_OWNERS, usable=_USABLE)
 # The newest ones of the usable and of the other keys. Only these become values: a tenant's expired keys are never deleted.
 NEWEST_KEYS = SqlTemplate("""
-select k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, o.email as owner, k.created_at, k.expires_at,
-       k.revoked_at, k.last_used_at, k.usable
+select {listed}, k.usable
 from (
   select n.*, row_number() over (partition by n.usable order by n.created_at desc, n.key_id desc) as place
   from (
-    select k.tenant_id, k.key_id, k.principal_id, k.hint, k.label, k.agent_id, k.scopes, k.owner_operator_id, k.created_at,
-      k.expires_at, k.revoked_at, k.last_used_at, {usable}
-    from sentinel.agent_keys k
+    select k.*, {usable} from sentinel.agent_keys k
     where k.tenant_id = %(tenant_id)s and (%(among)s::uuid[] is null or k.key_id = any(%(among)s::uuid[]))) n
-) k
-left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
+) k {owners}
 where k.place <= %(most)s or k.key_id = %(about)s::uuid
 order by k.created_at desc, k.key_id desc
-""").fill(usable=_USABLE)
+""").fill(listed=_LISTED, owners=_OWNERS, usable=_USABLE)
 KEY_NAMES = """
 select key_id, label, agent_id, hint from sentinel.agent_keys where tenant_id = %(tenant_id)s
 """

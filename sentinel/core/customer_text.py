@@ -98,7 +98,7 @@ def visible_text(text: str) -> str:
     """
     cut = text[:_MOST_SHOWN] + ("…" if len(text) > _MOST_SHOWN else "")
     shown = _HIDDEN.sub(_code_point, UNSAFE_TEXT.sub(_code_point, cut))
-    return "".join(_code_point_of(c) if is_stacked(shown, place) else c for place, c in enumerate(shown))
+    return "".join(code_point(c) if is_stacked(shown, place) else c for place, c in enumerate(shown))
 
 
 def is_stacked(text: str, place: int) -> bool:
@@ -107,8 +107,9 @@ def is_stacked(text: str, place: int) -> bool:
 
 
 def _code_point(found: re.Match[str]) -> str:
-    return _code_point_of(found[0])
+    return code_point(found[0])
 
 
-def _code_point_of(character: str) -> str:
+def code_point(character: str) -> str:
+    """Return a character as its code point, for display: `[U+202E]`."""
     return f"[U+{ord(character):04X}]"

@@ -11,7 +11,6 @@ import errno
 import functools
 import gc
 import importlib
-import io
 import math
 import os
 import sys
@@ -23,6 +22,7 @@ from click.exceptions import NoSuchCommand
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
 from sentinel.platform.secret_files import read_secret_files
+from sentinel.platform.standard_streams import drop_output, prepare_standard_streams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -60,9 +60,10 @@ def terminal_text(text: str) -> str:
 
     Tabs and line ends stay.
     """
-    from sentinel.core.operation import UNSAFE_TEXT  # as in `exit_code`
+    from sentinel.core.customer_text import code_point  # as in `exit_code`
+    from sentinel.core.operation import UNSAFE_TEXT
 
-    return UNSAFE_TEXT.sub(lambda found: f"[U+{ord(found[0]):04X}]", text).replace("\r", "[U+000D]")
+    return UNSAFE_TEXT.sub(lambda found: code_point(found[0]), text).replace("\r", code_point("\r"))
 
 
 def one_line_errors(command: Command) -> Command:
@@ -97,39 +98,16 @@ class _InvalidUsage(click.ClickException):
     exit_code = 2
 
 
-class _ErrorFile(io.FileIO):
-    """The file of standard error. What it does not take, as on a full disk, is lost: no exit code depends on it."""
-
-    def write(self, data: Any, /) -> int:
-        """Write the bytes, or lose them."""
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
-
-
 class OneLineCommand(click.Command):
-    """A command that reports wrong use of it, and of the commands in it, on one line.
-
-    So are files that cannot be read or written, and standard output that takes no more.
+    """A command that reports on one line wrong use of it and of the commands in it, files that cannot be read or written,
+    and standard output that takes no more.
     """
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         """Run it as a program."""
         # Objects loaded at the start are no garbage: a collection after every 700 of them took a seventh of the time.
         gc.set_threshold(20_000, 20, 50)
-        if sys.stdin is None:
-            # Closed standard input is empty. Closed standard output is not replaced: what a hook answers must not vanish.
-            sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
-        if sys.stderr is None:
-            sys.stderr = io.TextIOWrapper(io.FileIO(os.open(os.devnull, os.O_WRONLY), "w"), encoding="utf-8")
-        elif type(sys.stderr) is io.TextIOWrapper:  # the interpreter's own, not what a test collects
-            file = io.BufferedWriter(_ErrorFile(sys.stderr.fileno(), "w", closefd=False))
-            sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-                # What a terminal's encoding does not have is escaped: it must not end a command that has done its work.
-                stream.reconfigure(errors="backslashreplace")
+        prepare_standard_streams()
         try:
             return super().main(*arguments, **named)
         except OSError as error:
@@ -153,14 +131,6 @@ class OneLineCommand(click.Command):
             _read_secret_files(ctx)
         with _on_one_line():
             return super().invoke(ctx)
-
-
-def drop_output() -> None:
-    """Discard what standard output still buffers and gets from now on: writing it at the end of the process would fail again."""
-    with contextlib.suppress(OSError, ValueError):
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())
-        os.close(sink)
 
 
 @one_line_errors

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, cast
 import orjson
 import structlog
 
+from sentinel.platform.standard_streams import lose_unwritten_errors
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -29,30 +31,6 @@ def _with_request_id(_logger: Any, _method: str, event: MutableMapping[str, Any]
 def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
     # JSON escapes control characters; the two line separators it leaves alone are escaped too: one event, one line.
     return orjson.dumps(event, default=str).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
-
-
-class _StandardError:
-    """Standard error as a log stream. A line that it does not take (a full disk, a reader that is gone) is lost: what
-    a program does never depends on its log. The standard library's handlers do the same.
-    """
-
-    def __init__(self) -> None:
-        self._stream = sys.stderr.buffer
-
-    def write(self, lines: bytes) -> int:
-        """Write whole lines."""
-        with contextlib.suppress(OSError):
-            self._stream.write(lines)
-        return len(lines)
-
-    def flush(self) -> None:
-        """Pass on what is buffered."""
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-
-def _standard_error() -> BinaryIO:
-    return cast(BinaryIO, _StandardError())
 
 
 class BufferedLogStream:
@@ -101,12 +79,13 @@ def write_events(event: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:
     """Have the loggers that are made from now on write through `BufferedLogStream`."""
-    lines = cast(BinaryIO, BufferedLogStream(_standard_error(), schedule))
+    lines = cast(BinaryIO, BufferedLogStream(sys.stderr.buffer, schedule))
     structlog.configure(**{**structlog.get_config(), "logger_factory": structlog.BytesLoggerFactory(file=lines)})
 
 
 def configure_logs(level: str) -> None:
     """Set up structlog for this process; the standard library's loggers join at warning and above."""
+    lose_unwritten_errors()
     structlog.configure(**_lines_on_stderr(level), cache_logger_on_first_use=True)
     logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr, force=True, format="%(message)s")
 
@@ -114,6 +93,7 @@ def configure_logs(level: str) -> None:
 @contextlib.contextmanager
 def logs_of_command() -> Iterator[None]:
     """Have structlog write to standard error while a command runs, so that its standard output is its answer alone."""
+    lose_unwritten_errors()
     before = structlog.get_config()
     structlog.configure(**_lines_on_stderr("info"))
     try:
@@ -133,5 +113,5 @@ def _lines_on_stderr(level: str) -> dict[str, Any]:
             _line,
         ],
         "wrapper_class": structlog.make_filtering_bound_logger(LEVELS[level]),
-        "logger_factory": structlog.BytesLoggerFactory(file=_standard_error()),
+        "logger_factory": structlog.BytesLoggerFactory(file=sys.stderr.buffer),
     }

@@ -126,6 +126,13 @@ class Desk:
     def kept(self) -> int:
         return int(self.fixtures.one("select count(*) from refunds.wrong_executions"))
 
+    def looked_to(self, hours: int) -> None:
+        """The last round ended so many hours from now."""
+        self.fixtures.admin.execute(
+            "insert into refunds.reconcile_cursors values (%s, clock_timestamp() + make_interval(hours => %s))",
+            [self.fixtures.tenant_id, hours],
+        )
+
 
 @pytest.fixture
 def desk(fixtures: Fixtures) -> Iterator[Desk]:
@@ -287,10 +294,7 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
 def test_an_execution_after_the_clock_was_set_back_is_looked_at(desk: Desk) -> None:
     """As after a failover to a server whose clock is right. The finding: nothing was looked at until the clock had caught up."""
     desk.turn_on()
-    desk.fixtures.admin.execute(
-        "insert into refunds.reconcile_cursors values (%s, clock_timestamp() + interval '1 hour')",
-        [desk.fixtures.tenant_id],
-    )
+    desk.looked_to(1)
     desk.execute_flawlessly("one")
     desk.forge("update refunds.executions set system = 'coupon' where ledger_entry_id = 'one'")
     assert [one.finding for one in desk.reconciler.look()] == ["other_system"]
@@ -303,10 +307,7 @@ def test_a_round_that_has_hours_to_look_at_may_take_longer_than_a_statement(
 ) -> None:
     """A switch could not be turned off for hours. The finding: no round ended any more, and no wrong execution was found."""
     desk.turn_on()
-    desk.fixtures.admin.execute(
-        "insert into refunds.reconcile_cursors values (%s, clock_timestamp() - interval '5 hours')",
-        [desk.fixtures.tenant_id],
-    )
+    desk.looked_to(-5)
     desk.execute_flawlessly("one")
     desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
     monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
