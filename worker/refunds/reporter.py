@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-import orjson
-
 from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, ReportReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
 from worker.outbound.report_answers import is_refused_for_good
@@ -67,7 +65,7 @@ class Reporter:
 
     def _send(self, reports: Sequence[Report]) -> Sequence[Failure | None]:
         self._failpoints.hit(Failpoint.BEFORE_REPORT)
-        found = self._client.report_many([orjson.loads(report.payload) for report in reports])
+        found = self._client.report_many([report.body for report in reports])
         self._failpoints.hit(Failpoint.AFTER_REPORT)
         return [self._failure(report, one) for report, one in zip(reports, found, strict=True)]
 
