@@ -59,9 +59,13 @@ def failure_scope(failure: Unreachable | Rejected) -> FailureScope:
     return CODES.get(failure.code) or STATUSES.get(failure.status, FailureScope.OUTSIDE)
 
 
+FAILURES = (Unreachable, Rejected)
+"""What a failed call gives. For checks of each row: `Unreachable | Rejected` would be made anew in each of them."""
+
+
 def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
     """Whether this is a failure that says nothing about the row; False for a real answer."""
-    return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
+    return isinstance(answer, FAILURES) and failure_scope(answer) is FailureScope.OUTSIDE
 
 
 _KEY_IS_FULL = ("too-many-open-permits", "too-many-open-questions")

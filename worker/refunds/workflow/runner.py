@@ -418,7 +418,7 @@ class Runner:
 
 def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
     """Return the step's result if the graph declares its next step; else the refusal that sends the row to a person."""
-    if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
+    if not isinstance(said, StepResult) or not (said.next_step is None or isinstance(said.next_step, StepName)):
         _log.error("step %s gave no answer that can be followed for %s", step, context.row.ledger_entry_id)
         return _refused(step, context)
     if said.next_step is None or said.next_step in SUCCESSORS[step]:

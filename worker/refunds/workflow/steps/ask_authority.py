@@ -110,7 +110,7 @@ class AskAuthority:
         answers = self._worker_pool.map_chunks(self._ask, contexts, AT_ONCE, alone=lambda each: each.row.failed_before)
         for context, answer in zip(contexts, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
-            if context.encloses_start and isinstance(answer, Unreachable | Rejected):
+            if context.encloses_start and isinstance(answer, transitions.FAILURES):
                 context.row = replace(
                     context.row,
                     may_be_started=context.row.may_be_started or not transitions.surely_not_started(answer),
