@@ -72,6 +72,8 @@ def amount_detail(case: CriticCase) -> str:
 def _against_facts(case: CriticCase) -> str:
     asked = case.requested
     known = [(name, fact) for name, fact in _references(case) if fact is not None]
+    if not known:
+        return ""
     if any(fact.currency != asked.currency for _, fact in known):
         return "other_currency"
     over = [(name, fact) for name, fact in known if asked.amount_minor > fact.amount_minor]
@@ -194,6 +196,9 @@ SPEAKS_OF_DECIDING = "speaks_of_deciding"
 """The detail of `critic_instructions` for two weak signs: enough for a person to look, not enough to call the row suspicious."""
 
 
+_NO_OBJECTION = Opinion(CriticCode.OK, "rules")
+
+
 class RulesCritic:
     """The rules layer. Immutable, so safe to share between threads."""
 
@@ -216,7 +221,7 @@ class RulesCritic:
         for place, text in texts.items():
             if doubt := self._doubt(place, text):
                 return doubt
-        return Opinion(CriticCode.OK, "rules")
+        return _NO_OBJECTION
 
     def _doubt(self, place: str, text: str) -> Opinion | None:
         """Why a person should read this text, though nothing in it is suspicious."""
