@@ -162,18 +162,18 @@ class AskAuthority:
         return found
 
     def _question(self, context: RunContext) -> GuardQuestion:
-        row, system = context.row, context.settles_in
-        is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
+        row = context.row
         question: GuardQuestion = {
             "action": row.action, "params": params_of(context), "idempotency_key": row.idempotency_key, "resource": row.resource,
             "risk_class": RISK_CLASS, "agent_id": row.agent_id,
         }  # fmt: skip
         if context.encloses_start:
-            return {
-                **question, "start_id": row.start_id, "act_within_seconds": self._act_within_seconds,
-                "evidence_context": {"correlation_id": row.ledger_entry_id},
-            }  # fmt: skip
-        return {**question, "evidence_context": evidence_of(context, system=system, is_ready=is_ready)}
+            question["start_id"], question["act_within_seconds"] = row.start_id, self._act_within_seconds
+            question["evidence_context"] = {"correlation_id": row.ledger_entry_id}
+            return question
+        is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
+        question["evidence_context"] = evidence_of(context, system=context.settles_in, is_ready=is_ready)
+        return question
 
     def run(self, context: RunContext) -> StepResult:
         """Go on to the execution with a permit, or back to the first step with an approved reason; else end the run."""
