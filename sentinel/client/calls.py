@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, TypedDict, TypeVar
 
 from sentinel.client.errors import ActionDenied, KeyConflict, NoAnswerKind, Rejected, Unreachable, code_of
@@ -147,6 +148,7 @@ class Outcome(TypedDict):
     agent_id: NotRequired[str | None]
 
 
+@cache
 def readers() -> Any:
     """Return the module `answers`, imported with the first answer: it would be more than half of this package's import time."""
     from sentinel.client import answers
