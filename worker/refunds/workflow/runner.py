@@ -393,7 +393,8 @@ class Runner:
         run = step.run
         for context in here:
             try:
-                said: object = _refused(step.name, context) if context.row.ledger_entry_id in failed else run(context)
+                is_refused = failed and context.row.ledger_entry_id in failed
+                said: object = _refused(step.name, context) if is_refused else run(context)
             except Exception as error:
                 _note_defect(step.name, context, error)
                 said = _refused(step.name, context)
