@@ -68,7 +68,7 @@ class AuthorityCalls:
         row = report_row(
             self._authority, caller, outcome=outcome, error=error, result=None, permit_token=None, report_id=None, **bound
         )  # fmt: skip
-        return accepted_report(await self._authority.reports.recorded(row), outcome, request_id)
+        return accepted_report(await self._authority.reports.recorded(row), outcome, request_id, self._tally)
 
 
 def retryable(error: SentinelError) -> SentinelError:

@@ -280,7 +280,7 @@ def calls(context: Context) -> dict[str, Call]:
     def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> EdgeResponse:
         receipt = raise_if_start_refused(recorded)
         duplicate = receipt.result == "duplicate"
-        log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
+        tally.tell("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return EdgeResponse(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
     def prepare_report(caller: Caller, body: ReportBody, *_: Any) -> tuple[dict[str, Any], Any]:
@@ -293,7 +293,7 @@ def calls(context: Context) -> dict[str, Call]:
         return row, body.outcome
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> EdgeResponse:
-        return report_receipt(accepted_report(recorded, prepared, request_id))
+        return report_receipt(accepted_report(recorded, prepared, request_id, tally))
 
     return {
         "/action/guard": Call("guard", GUARD, prepare_guard, authority.decisions, render_guard),
@@ -331,12 +331,12 @@ def check_decision(
         raise
 
 
-def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt:
+def accepted_report(recorded: Receipt, outcome: str, request_id: str, tally: DecisionTally) -> Receipt:
     """Log an accepted report and return its receipt. Raises as `raise_if_report_refused`."""
     receipt = raise_if_report_refused(recorded)
     if receipt.result == "contradiction":
         log.error("contradiction", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
-    log.info("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    tally.tell("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
     return receipt
 
 
@@ -383,7 +383,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
 
 
 class DecisionTally:
-    """Counts and logs decisions, those that one commit answered together.
+    """Counts and logs decisions, and logs starts and reports, those that one commit answered together.
 
     An action is counted under its name or pattern in a policy, because callers could otherwise create series at will.
     """
@@ -393,6 +393,7 @@ class DecisionTally:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._seconds: list[float] = []
         self._lines: list[dict[str, Any]] = []
+        self._told: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
         """Add one answer, given `seconds` after its request arrived. Call it on the running event loop."""
@@ -409,6 +410,17 @@ class DecisionTally:
             "operation_id": recorded.operation_id, "decision": recorded.decision, "reason_code": recorded.reason_code,
             "policy_version": recorded.policy_version, "request_id": request_id,
         })  # fmt: skip
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Log an event at level info, soon. Call it on the running event loop."""
+        if not self._told:
+            asyncio.get_running_loop().call_soon(self._write_told)
+        self._told.setdefault(event, []).append(fields)
+
+    def _write_told(self) -> None:
+        told, self._told = self._told, {}
+        for event, rows in told.items():
+            write_events(event, rows)
 
     def _write(self) -> None:
         counts, self._counts = self._counts, {}
