@@ -399,7 +399,11 @@ class BodyReader(Generic[T]):
 
     def quick(self, body: bytes, depth: int = MAX_DEPTH) -> T | None:
         """The body as a shape if the schema certainly accepts it, else None; `depth` is the most opening brackets it may have."""
-        if not _is_plain(body) or body.count(b"{") + body.count(b"[") > depth:
+        return self._quick(body, depth) if _is_plain(body) else None
+
+    def _quick(self, body: bytes, depth: int) -> T | None:
+        """As `quick`, of a body that is plain, or of a part of one, which is then plain too."""
+        if body.count(b"{") + body.count(b"[") > depth:
             return None
         try:
             found = self._decode(body)
@@ -420,7 +424,7 @@ class BodyReader(Generic[T]):
             return None
         found = []
         for part in parts:
-            one = self.quick(part, MAX_DEPTH - 2)
+            one = self._quick(part, MAX_DEPTH - 2)
             if one is None:
                 return None
             found.append(one)
