@@ -130,7 +130,7 @@ def _problems(
 ) -> list[str]:
     found = [f"{len(wrong)} wrong executions"] if wrong else []
     if lower < LEAST_LOWER_BOUND:
-        found.append(f"the lower bound of the correct rate is {lower:.4f}, and must be over {LEAST_LOWER_BOUND}")
+        found.append(f"the lower bound of the correct rate is {lower:.4f}, and must be at least {LEAST_LOWER_BOUND}")
     if left:
         found.append(f"{len(left)} boundaries are not covered: " + ", ".join(map(str, left)))
     if not has_executed:

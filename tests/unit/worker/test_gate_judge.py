@@ -130,7 +130,8 @@ def test_a_boundary_of_an_incorrect_case_is_not_covered() -> None:
 
 
 def test_too_few_cases_prove_nothing() -> None:
-    assert not result_of(a_file(boundary_cases(), 72)).passed
+    (problem,) = result_of(a_file(boundary_cases(), 72)).problems
+    assert problem.endswith("must be at least 0.95")
     assert result_of(a_file(boundary_cases(), 73)).passed
 
 
