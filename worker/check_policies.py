@@ -78,7 +78,7 @@ def _require_caps(path: Path, routes: Routes) -> None:
 def _read_gate(path: Path) -> object:
     if path.suffix not in (".yaml", ".jsonl"):
         raise PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml or .jsonl")
-    return read_cases(path)
+    return read_cases(path, regular=True)
 
 
 @click.command()

@@ -135,7 +135,7 @@ def _tool_table(path: Path) -> ToolTable:
     if not path.exists():
         return ToolTable(())
     try:
-        return read_tool_table(path)
+        return read_tool_table(path, regular=True)
     except PolicyError as error:
         log.error("tools_file_unusable", fault=str(error))
         return ToolTable(())

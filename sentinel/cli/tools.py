@@ -61,7 +61,7 @@ def explain(tool: str, arguments: BinaryIO, facts: BinaryIO | None, directory: P
 
 
 def _table(directory: Path | None) -> ToolTable:
-    return read_tool_table((directory or policies_dir()) / FILE_NAME)
+    return read_tool_table((directory or policies_dir()) / FILE_NAME, regular=True)
 
 
 def _explained(table: ToolTable, tool: str, arguments: bytes, facts: bytes, folder: Path) -> dict[str, Any]:

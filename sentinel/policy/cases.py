@@ -109,7 +109,7 @@ def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = Non
     `limits`, if given, are the limit ids of every policy by its id: a file or case that names another policy or limit is
     refused.
     """
-    source, root = read_source(path)
+    source, root = read_source(path, regular=True)
     fields = source.fields(root, "a cases file", known=_FILE, required=("cases",)).entries
     base = plain(source, source.table(fields["base"], "base")) if "base" in fields else {}
     policy = source.text(fields["policy"], "policy") if "policy" in fields else None

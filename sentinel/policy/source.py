@@ -171,20 +171,25 @@ class Source:
 
 
 def read_source(path: Path, *, name: str | None = None, regular: bool = False) -> tuple[Source, Node]:
-    """A file → its `Source` and root node. Raises `PolicyError`, also for an unreadable file.
+    """A file → its `Source` and root node. Raises `PolicyError`, also for an unreadable file. `regular` as for `bytes_of`."""
+    shown = name or str(path)
+    return decode_source(bytes_of(path, MAX_BYTES + 1, name=shown, regular=regular), name=shown)
+
+
+def bytes_of(path: Path, most: int, *, name: str, regular: bool) -> bytes:
+    """Return the first `most` bytes of a file, -1 for all; `name` is what errors call it. Raises `PolicyError`.
 
     With `regular`, a pipe or device is refused: to read one may take for ever. Of one that a person names, what a shell
     writes into it is read.
     """
-    source = Source(name or str(path), [])
+    source = Source(name, [])
     try:
         if regular and stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
             raise source.error(None, "is a pipe or device, not a file")
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(most)
     except OSError as error:
         raise source.error(None, f"cannot be read: {error.strerror}") from error
-    return decode_source(data, name=source.name)
 
 
 def decode_source(data: bytes, *, name: str) -> tuple[Source, Node]:

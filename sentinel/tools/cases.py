@@ -67,7 +67,7 @@ def run_tool_cases(directory: Path, library: PolicyLibrary) -> ToolCaseReport:
     """Run the folder's cases; the report is empty where it has no table. Raises `PolicyError` on a bad file."""
     if not (directory / FILE_NAME).exists():
         return ToolCaseReport((), ())
-    table, path = read_tool_table(directory / FILE_NAME), directory / CASES_FILE_NAME
+    table, path = read_tool_table(directory / FILE_NAME, regular=True), directory / CASES_FILE_NAME
     cases = read_tool_cases(path) if path.exists() else ()
     results = tuple(ToolCaseResult(case.name, case.where, _problem(case, table, library)) for case in cases)
     reached = {(case.server, case.tool) for case in cases}
@@ -77,7 +77,7 @@ def run_tool_cases(directory: Path, library: PolicyLibrary) -> ToolCaseReport:
 
 def read_tool_cases(path: Path) -> tuple[ToolCase, ...]:
     """Read a cases file. Raises `PolicyError`."""
-    source, root = read_source(path)
+    source, root = read_source(path, regular=True)
     top = source.fields(root, "a cases file", known=("cases",), required=("cases",))
     return tuple(_case(source, node) for node in source.listing(top.entries["cases"], "cases"))
 

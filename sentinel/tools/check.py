@@ -33,7 +33,7 @@ def check_tools(folder: Path, library: PolicyLibrary | None) -> list[PolicyError
 
 
 def _against_policies(path: Path, table: ToolTable, library: PolicyLibrary) -> list[PolicyError]:
-    source, root = read_source(path)
+    source, root = read_source(path, regular=True)
     nodes = source.listing(source.table(root, "the file").entries["tools"], "tools")
     for mapping, node in zip(table.mappings, nodes, strict=True):
         if mapping.action is not None:

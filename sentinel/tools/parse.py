@@ -41,9 +41,12 @@ _TYPES_OF_UNIT: Mapping[Unit, tuple[str, ...]] = {"minor": ("int",), "major": ("
 _BOUNDS = 2**53 - 1
 
 
-def read_tool_table(path: Path) -> ToolTable:
-    """Read the table of a file. Raises the first `PolicyError`, also for a missing or unreadable file."""
-    return _first_or_table(*read_source(path))
+def read_tool_table(path: Path, *, regular: bool = False) -> ToolTable:
+    """Read the table of a file. Raises the first `PolicyError`, also for a missing or unreadable file.
+
+    With `regular`, as for the file of a policies folder, a pipe or device is refused: to read one may take for ever.
+    """
+    return _first_or_table(*read_source(path, regular=regular))
 
 
 def parse_tool_table(text: str, *, name: str = FILE_NAME) -> ToolTable:
@@ -52,9 +55,9 @@ def parse_tool_table(text: str, *, name: str = FILE_NAME) -> ToolTable:
 
 
 def try_read_tool_table(path: Path) -> tuple[ToolTable | None, list[PolicyError]]:
-    """Return the table, None where the file has a fault, and every fault of the file."""
+    """Return the table, None where the file has a fault or is a pipe or device, and every fault of the file."""
     try:
-        source, root = read_source(path)
+        source, root = read_source(path, regular=True)
         table = _table(source, root)
     except PolicyError as error:
         return None, [error]

@@ -26,7 +26,7 @@ class Bounds:
     @classmethod
     def load(cls, path: Path) -> Bounds:
         """Read the file. Raises the first `PolicyError` in it."""
-        source, root = read_source(path)
+        source, root = read_source(path, regular=True)
         at = source.fields(root, "the file", known=("languages", "longest"), required=("languages", "longest")).entries
         languages = [
             source.one_of(node, "a language", READABLE) for node in source.listing(at["languages"], "languages")

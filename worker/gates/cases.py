@@ -25,7 +25,17 @@ from pathlib import Path
 
 from sentinel.core.decision import REASONS
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.source import MAX_BYTES, Listing, Node, Scalar, Source, Table, decode_source, parse_source
+from sentinel.policy.source import (
+    MAX_BYTES,
+    Listing,
+    Node,
+    Scalar,
+    Source,
+    Table,
+    bytes_of,
+    decode_source,
+    parse_source,
+)
 from worker.gates.case_inputs import FIELDS, CaseInputs, read_inputs
 from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.routes import CHANNELS, SCENARIOS
@@ -74,9 +84,13 @@ class CaseFile:
     cases: tuple[Case, ...] = field(repr=False)
 
 
-def read_cases(path: Path) -> CaseFile:
-    """Read a file of cases, expanding `each`. Raises its first `PolicyError`, which names the line and the nearest known word."""
-    data = _bytes_of(path)  # read once: the digest is of the cases that run, also if the file is saved meanwhile
+def read_cases(path: Path, *, regular: bool = False) -> CaseFile:
+    """Read a file of cases, expanding `each`. Raises its first `PolicyError`, which names the line and the nearest known word.
+
+    With `regular`, a pipe or device is refused.
+    """
+    # Read once: the digest is of the cases that run, also if the file is saved meanwhile.
+    data = bytes_of(path, -1 if path.suffix == ".jsonl" else MAX_BYTES + 1, name=str(path), regular=regular)
     source, head, cases = (_lines if path.suffix == ".jsonl" else _document)(data, str(path))
     for key in ("scenario", "systems"):
         if key not in head.entries:
@@ -93,14 +107,6 @@ def read_cases(path: Path) -> CaseFile:
             _add(source, node, case, found, systems)
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     return CaseFile(path.name, digest, scenario, systems, tuple(found.values()))
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(-1 if path.suffix == ".jsonl" else MAX_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"cannot be read: {error.strerror}", file=str(path)) from error
 
 
 def _document(data: bytes, name: str) -> tuple[Source, Table, tuple[Node, ...]]:

@@ -89,7 +89,7 @@ class RuleSettings:
     @classmethod
     def load(cls, path: Path) -> RuleSettings:
         """Read the file. Raises the first `PolicyError` in it."""
-        source, root = read_source(path)
+        source, root = read_source(path, regular=True)
         keys = ("high_from_signals", *_RULES)
         at = source.fields(root, "the file", known=keys, required=keys).entries
         country = _rule(source, at, "country_mismatch", ("band", "unknown"))

@@ -251,7 +251,7 @@ class Sources:
         `budget_seconds` is the time that one order may take in all; look-ups are refused where it leaves no time for
         them. None: the budget is not known, and look-ups are accepted.
         """
-        source, root = read_source(path)
+        source, root = read_source(path, regular=True)
         table = source.fields(root, "the file", known=("sources",), required=("sources",))
         has_time = budget_seconds is None or budget_seconds > AFTER_SCORE_SECONDS
         reader = _File(source, os.environ if env is None else env, has_time_to_ask=has_time)

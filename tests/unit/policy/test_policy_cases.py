@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,15 @@ def test_the_shipped_cases_pass_and_every_rule_and_limit_takes_effect_in_one() -
     assert report.passed
     assert report.never_matched == ()
     assert len(report.results) > 50
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_among_the_cases_is_refused_and_not_waited_for(copy: Path) -> None:
+    os.mkfifo(copy / "cases" / "pipe.yaml")
+    (fault,) = check_folder(copy)[1]
+    assert (fault.file, fault.message) == (str(copy / "cases" / "pipe.yaml"), "is a pipe or device, not a file")
+    with pytest.raises(PolicyError, match="is a pipe or device"):
+        run_cases(copy)
 
 
 @pytest.mark.parametrize(

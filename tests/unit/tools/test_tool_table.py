@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,19 @@ def in_folder(
     (folder / "tools.yaml").write_text(text)
     (folder / "tool_cases.yaml").write_text(cases)
     return folder
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["tools.yaml", "tool_cases.yaml"])
+def test_a_pipe_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    """The finding: `policy check` and a request of a tool call waited for ever for somebody to write into it."""
+    path = in_folder(tmp_path, TABLE) / name
+    path.unlink()
+    os.mkfifo(path)
+    (fault,) = check_tools(tmp_path, LIBRARY)
+    assert (fault.file, fault.message) == (str(path), "is a pipe or device, not a file")
+    with pytest.raises(PolicyError, match="is a pipe or device"):
+        run_tool_cases(tmp_path, LIBRARY)
 
 
 @pytest.mark.parametrize(

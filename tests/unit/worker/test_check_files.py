@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def test_a_misspelt_name_has_file_line_and_the_nearest_known_one(
     assert fault.file == str(folder / name)
     assert fault.line == before.count("\n") + 1
     assert f"did you mean {says}?" in str(fault)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "name",
+    ["routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml", "gates/fee.yaml", "gates/mine.jsonl"],
+)
+def test_a_pipe_in_the_folder_is_refused_and_not_waited_for(folder: Path, name: str) -> None:
+    """The finding: `worker check`, and each program that read the file, waited for ever for somebody to write into it."""
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    (fault,) = faults(folder)
+    assert (fault.file, fault.message) == (str(folder / name), "is a pipe or device, not a file")
 
 
 @pytest.mark.parametrize(

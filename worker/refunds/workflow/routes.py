@@ -88,7 +88,7 @@ class Routes:
     @classmethod
     def load(cls, path: Path, *, switches: Collection[str] | None, systems: Collection[str]) -> Routes:
         """Read the file. Raises the first `PolicyError` in it. `switches` None: unknown, names are not checked."""
-        source, root = read_source(path)
+        source, root = read_source(path, regular=True)
         table = source.fields(root, "the file", known=("routes",), required=("routes",))
         found: dict[tuple[str, str, str | None], Route] = {}
         for node in source.listing(table.entries["routes"], "routes"):
