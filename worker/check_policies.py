@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from sentinel.core.errors import InvalidInput
+from sentinel.platform.command_line import terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError, first_fault, nearest
 from sentinel.policy.switches import FILE_NAME as SWITCHES
@@ -111,7 +112,7 @@ def check(directory: Path | None, as_json: bool) -> None:
     else:
         for name, wrong in found:
             for fault in wrong:
-                click.echo(fault.explain() + "\n", err=True)
+                click.echo(terminal_text(fault.explain()) + "\n", err=True)
             if not wrong:
                 click.echo(f"ok  {name}")
     sys.exit(FAILED if faults else 0)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from sentinel.core.money import Money, major_text
 from sentinel.core.wording import counted
+from sentinel.platform.command_line import terminal_text
 from worker.refunds.rows import NewRow, OpenCounts, SummaryLine, WithoutAccount
 from worker.refunds.workflow.runner import RowResult, RunResult
 from worker.refunds.workflow.simulation import OverdrawnOrder, Simulation
@@ -26,8 +27,8 @@ def run_table(rows: Sequence[RowResult]) -> Table:
     for row in rows:
         what_next = f"{row.what_next}: {row.detail}" if row.detail else row.what_next
         table.add_row(
-            Text(row.ledger_entry_id), Text(str(row.money), justify="right"), Text(row.decision or "-"),
-            Text(row.reason_code or "-"), Text(row.state, style=_COLOURS.get(row.state, "")), Text(what_next),
+            cell(row.ledger_entry_id), Text(str(row.money), justify="right"), cell(row.decision or "-"),
+            cell(row.reason_code or "-"), cell(row.state, style=_COLOURS.get(row.state, "")), cell(what_next),
         )  # fmt: skip
     return table
 
@@ -39,7 +40,7 @@ def print_simulation(rows: Sequence[Simulation], overdrawn: Sequence[OverdrawnOr
     """Print the table of simulated rows, the orders that they would overdraw together, and what the simulation does not count."""
     out().print(simulation_table(rows))
     for order in overdrawn:
-        out().print(Text(str(order), style="yellow"))
+        out().print(cell(str(order), style="yellow"))
     out().print(BY_ITSELF)
     out().print("Nothing was changed.")
 
@@ -49,8 +50,8 @@ def simulation_table(rows: Sequence[Simulation]) -> Table:
     table = _table("Row", "Amount", "Would be", "Reason", "Ends at")
     for row in rows:
         table.add_row(
-            Text(row.ledger_entry_id), Text(str(row.money), justify="right"), Text(row.decision or "no answer"),
-            Text(": ".join(part for part in (row.reason_code, row.detail) if part) or "-"), Text(row.step or "-"),
+            cell(row.ledger_entry_id), Text(str(row.money), justify="right"), cell(row.decision or "no answer"),
+            cell(": ".join(part for part in (row.reason_code, row.detail) if part) or "-"), cell(row.step or "-"),
         )  # fmt: skip
     return table
 
@@ -60,7 +61,7 @@ def summary_table(lines: Iterable[SummaryLine]) -> Table:
     table = _table("State", "Decision", "Reason", "Entries", "Sum")
     for line in lines:
         table.add_row(
-            Text(line.status, style=_COLOURS.get(line.status, "")), Text(line.decision or "-"), Text(line.reason_code or "-"),
+            cell(line.status, style=_COLOURS.get(line.status, "")), cell(line.decision or "-"), cell(line.reason_code or "-"),
             Text(str(line.entries), justify="right"), Text(str(Money(line.amount_minor, line.currency)), justify="right"),
         )  # fmt: skip
     return table
@@ -72,8 +73,8 @@ def new_rows_table(rows: Sequence[NewRow]) -> Table:
     for row in rows:
         order = f"{row.source}:{row.order_ref}" if row.source else row.order_ref
         table.add_row(
-            Text(row.ledger_entry_id), Text(row.refund_id), Text(str(Money(row.amount_minor, row.currency)), justify="right"),
-            Text(row.channel), Text(row.scenario), Text(row.account_ref or "-"), Text(order or "-"),
+            cell(row.ledger_entry_id), cell(row.refund_id), Text(str(Money(row.amount_minor, row.currency)), justify="right"),
+            cell(row.channel), cell(row.scenario), cell(row.account_ref or "-"), cell(order or "-"),
         )  # fmt: skip
     return table
 
@@ -131,22 +132,21 @@ def unknown_order_line(count: int) -> str | None:
     )
 
 
+def cell(text: str, style: str = "") -> Text:
+    """Return text from outside as a cell of a table or a line of its own, as `terminal_text`: rich drops some control characters."""
+    return Text(terminal_text(text), style=style)
+
+
 class _SafeConsole(Console):
-    """A console that removes control characters, as much of what is printed is untrusted text.
+    """A console that prints everything as `terminal_text`, also what was not made by `cell`.
 
     rich itself passes ESC and direction-changing characters to the terminal. It adds its own colours after this step.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments to print, with their text made printable."""
+        """Yield the segments to print."""
         for part in super().render(renderable, options):
-            yield part if part.control else part._replace(text=_printable(part.text))
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in text)
+            yield part if part.control else part._replace(text=terminal_text(part.text))
 
 
 def out() -> Console:

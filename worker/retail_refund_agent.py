@@ -37,7 +37,7 @@ import click
 from sentinel.client import Client
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand, exit_code
+from sentinel.platform.command_line import OneLineCommand, exit_code, terminal_text
 from sentinel.platform.logs import logs_of_command
 from sentinel.platform.standard_streams import drop_output
 from sentinel.store.database import WORKER
@@ -115,7 +115,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except (BadFailpoint, LedgerUnavailable, FailpointHit, SentinelError) as error:
-        click.echo(f"error: {error or type(error).__name__}", err=True)
+        click.echo(f"error: {terminal_text(str(error) or type(error).__name__)}", err=True)
         sys.exit(_status(error))
     except UnicodeEncodeError:
         # Half of a pair of surrogates: what Python makes of a word of a command line that is not UTF-8.
@@ -149,7 +149,7 @@ def _run(
             outcome = agent.run_once(limit)
     _print_run(outcome, as_json)
     if (why := outcome.why_outside) is not None:
-        click.echo(f"error: {why}", err=True)
+        click.echo(f"error: {terminal_text(why)}", err=True)
     return FAILED if outcome.row_failed else OUTSIDE if why is not None else 0
 
 
@@ -248,7 +248,7 @@ def _row_printer(as_json: bool) -> OnRow:
     def show(row: RowResult) -> None:
         nonlocal is_failing
         said = row.detail or row.what_next
-        text = json.dumps(row.as_json()) if as_json else (
+        text = json.dumps(row.as_json()) if as_json else terminal_text(
             f"{row.ledger_entry_id}  {row.money}  {row.decision or '-'}  {row.reason_code or '-'}  {row.state}  {said}"
         )  # fmt: skip
         with lock:

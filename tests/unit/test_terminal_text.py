@@ -17,6 +17,10 @@ from sentinel.cli.policy import show as show_policy
 from sentinel.platform.command_line import one_line_errors
 from sentinel.policy.errors import PolicyError
 from tests.unit.policy.policy_samples import POLICY
+from worker.presentation import out, summary_table
+from worker.refunds.enqueue import say_refused
+from worker.refunds.intake import Refusal
+from worker.refunds.rows import SummaryLine
 
 FOREIGN, SHOWN = "a\x1b]0;b\u202ec\x9bd\re", "a[U+001B]]0;b[U+202E]c[U+009B]d[U+000D]e"
 
@@ -58,6 +62,16 @@ def test_the_evidence_of_a_decision_shows_it(capsys: pytest.CaptureFixture[str])
     evidence = {"said": "a\u202eb\x9bc"}
     decisions._show(DecisionExplanation("DENY", "halted", "sha256:0", evidence, (), True, None, None, "no policy"))
     assert '{"said":"a[U+202E]b[U+009B]c"}' in capsys.readouterr().out
+
+
+def test_the_workers_tables_and_lines_show_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """The finding: they dropped it, so that nobody saw that there was something; and refused lines went to the terminal as they were."""
+    out().print(summary_table([SummaryLine("ERROR", None, FOREIGN, "EUR", 1, 490)]))
+    out().print("what no cell was made of: a\x1bb\u202ec")
+    say_refused([Refusal(3, "channel", f"unknown value {FOREIGN}")])
+    told = capsys.readouterr()
+    assert SHOWN in told.out and "made of: a[U+001B]b[U+202E]c" in told.out
+    assert told.err == f"line 3: channel: unknown value {SHOWN}\n"
 
 
 def test_no_table_is_printed_where_standard_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

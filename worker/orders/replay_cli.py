@@ -20,11 +20,10 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import FiniteRange
+from sentinel.platform.command_line import FiniteRange, terminal_text
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
@@ -32,7 +31,7 @@ from worker.orders.replay import ReplayedDelivery, ReplaySummary, Sender, replay
 from worker.orders.settings import MOST_BODY_BYTES
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 from worker.orders.try_payload import show_trial, try_payload
-from worker.presentation import out
+from worker.presentation import cell, out
 from worker.refunds.intake import lines_of
 from worker.refunds.online_retail import WrongColumns
 
@@ -126,7 +125,7 @@ def _print_summary(tally: ReplaySummary) -> None:
     for heading in ("lane", "orders"):
         table.add_column(heading)
     for lane, count in found["lanes"].items():
-        table.add_row(Text(lane), str(count))
+        table.add_row(cell(lane), str(count))
     out().print(table)
     click.echo(
         f"{counted(found['deliveries'], 'delivery', 'deliveries')} of {counted(found['orders'], 'order')} in {found['seconds']:.1f} s."
@@ -195,11 +194,11 @@ def sources(payload: Path | None, name: str | None, policies: Path, as_json: boo
     for heading in ("source", "scheme", "open", "per second", "about"):
         table.add_column(heading)
     for row in rows:
-        table.add_row(*(Text(_cell(row[key])) for key in ("source", "scheme", "open", "per_second", "about")))
+        table.add_row(*(cell(_value(row[key])) for key in ("source", "scheme", "open", "per_second", "about")))
     out().print(table)
 
 
-def _cell(value: Any) -> str:
+def _value(value: Any) -> str:
     return ("yes" if value else "no: its secret is not set") if isinstance(value, bool) else str(value)
 
 
@@ -220,5 +219,5 @@ def _told() -> Iterator[None]:
         yield
     except (SentinelError, WrongColumns, UnicodeDecodeError) as error:
         text = f"the file is not UTF-8 at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
-        click.echo(f"error: {text}", err=True)
+        click.echo(f"error: {terminal_text(text)}", err=True)
         sys.exit(MISUSED)

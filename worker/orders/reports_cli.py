@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import REFUSED, OneLineCommand, one_line_errors
+from sentinel.platform.command_line import REFUSED, OneLineCommand, one_line_errors, terminal_text
 from sentinel.store.sql_template import SqlTemplate
 from worker.command_options import by_option, reason_option
 
@@ -77,7 +77,8 @@ def list_(as_json: bool) -> None:
         return
     for one in found:
         why = one.last_error or "no reason given"
-        click.echo(f"{one.source} {one.order_id}  {one.state}, {counted(one.tries, 'try', 'tries')}: {why}")
+        told = f"{one.source} {one.order_id}  {one.state}, {counted(one.tries, 'try', 'tries')}: {why}"
+        click.echo(terminal_text(told))
     if not found:
         click.echo("No refused report waits for a person.")
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
@@ -37,7 +36,7 @@ from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, raised_for_missing_facts
 from worker.orders.sources import OrderSource
 from worker.orders.transitions import asked_params
-from worker.presentation import out
+from worker.presentation import cell, out
 
 LANES = {"ALLOW": "low", "APPROVAL_REQUIRED": "medium", "DENY": "high"}
 
@@ -135,7 +134,7 @@ def show_trial(tried: list[PayloadTrial], *, as_json: bool) -> None:
         click.echo(json.dumps({"tried": [asdict(one) for one in tried]}, default=str))
         return
     for one in tried:
-        out().print(Text(f"{one.source}: {_outcome(one)}", style="bold"))
+        out().print(cell(f"{one.source}: {_outcome(one)}", style="bold"))
         _print_table(one)
         _print_list("not read", one.unread)
         _print_list("missing, though the source always sends it", one.missing)
@@ -154,12 +153,12 @@ def _print_table(one: PayloadTrial) -> None:
     for heading in ("fact", "read at", "value"):
         table.add_column(heading)
     for each in one.read:
-        table.add_row(Text(each.fact), Text(each.path), Text(repr(each.value)))
+        table.add_row(cell(each.fact), cell(each.path), cell(repr(each.value)))
     out().print(table)
 
 
 def _print_list(heading: str, lines: tuple[str, ...]) -> None:
     if lines:
-        out().print(Text(f"{heading}:"))
+        out().print(cell(f"{heading}:"))
         for line in lines:
-            out().print(Text(f"  {line}"))
+            out().print(cell(f"  {line}"))

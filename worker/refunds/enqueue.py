@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.core.utf8 import faulty_line
 from sentinel.core.wording import counted
+from sentinel.platform.command_line import terminal_text
 from worker.presentation import new_rows_table, out, shared_budget_line, unknown_order_line
 from worker.refunds.build import open_ledger
 from worker.refunds.csv_rows import CsvFormat, WrongMapping, pairs, read_csv
@@ -67,7 +68,7 @@ def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
                 agent_id = read_settings(needs_authority=False).agent_id
             found = list(rows_of(_objects(file, form, mapping), agent_id))
         except WrongMapping as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {terminal_text(str(error))}", err=True)
             sys.exit(MISUSED)
         command(found=found, **options)
 
@@ -164,7 +165,7 @@ def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[in
         return read_objects(read_text(file))
     source = read_csv(read_text(file), mapping)
     if source.unread:
-        click.echo("columns that nothing reads: " + ", ".join(source.unread), err=True)
+        click.echo(terminal_text("columns that nothing reads: " + ", ".join(source.unread)), err=True)
     return source.objects
 
 
@@ -206,4 +207,4 @@ def say_refused(refused: Sequence[Refusal]) -> None:
     """Print a line on standard error for each refusal."""
     for refusal in refused:
         entry = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
-        click.echo(f"line {refusal.line}{entry}: {refusal.field}: {refusal.rule}", err=True)
+        click.echo(terminal_text(f"line {refusal.line}{entry}: {refusal.field}: {refusal.rule}"), err=True)

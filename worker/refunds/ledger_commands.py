@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand
+from sentinel.platform.command_line import OneLineCommand, terminal_text
 from worker.command_options import by_option, reason_option
 from worker.presentation import out, summary_json, summary_table
 from worker.refunds.build import make_reconciler, open_client, open_ledger
@@ -140,7 +140,7 @@ def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
         checked = check_identifier(source, "--source", 64) if source else ""
         imported = read_orders(lines_of(read_text(file)), checked, settings.agent_id)
     except (WrongColumns, InvalidInput) as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {terminal_text(str(error))}", err=True)
         sys.exit(MISUSED)
     with refusals(), open_ledger(settings) as ledger:
         orders, refunds = _store(ledger, imported)
@@ -203,9 +203,9 @@ def reconcile(as_json: bool) -> None:
         click.echo(json.dumps(answer))
     else:
         for one in (new or ()) if found is None else found:
-            click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
+            click.echo(terminal_text(f"wrong: {one}; its switch is {one.switch}"), err=True)
         for line in (*(budgets or ()), *(elsewhere or ())):
-            click.echo(f"wrong: {line}", err=True)
+            click.echo(terminal_text(f"wrong: {line}"), err=True)
         if found is not None:
             click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is correct.")
         if budgets:
@@ -258,7 +258,7 @@ def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) 
         click.echo(json.dumps({**counts, "refunds_entered": refunds, "refused": lines}))
         return
     for refusal in imported.refused:
-        click.echo(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}", err=True)
+        click.echo(terminal_text(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}"), err=True)
     if not orders and not refunds:
         click.echo(
             f"Nothing changed, all already known: {counted(len(imported.orders), 'order')}, {counted(len(imported.refunds), 'refund row')}."

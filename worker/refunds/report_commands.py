@@ -11,7 +11,7 @@ import click
 from msgspec.structs import asdict
 
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand
+from sentinel.platform.command_line import OneLineCommand, terminal_text
 from worker.command_options import by_option, reason_option
 from worker.refunds.build import open_ledger
 from worker.refunds.ledger import Ledger
@@ -34,10 +34,11 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps([{name: _plain(value) for name, value in asdict(one).items()} for one in found]))
         return
     for one in found:
-        click.echo(
+        told = (
             f"{one.outbox_id}  {one.created_at:%Y-%m-%d %H:%M} UTC  {one.outcome} of {one.ledger_entry_id}"
             f" ({one.status or 'no row'}), {counted(one.attempts, 'try', 'tries')}: {one.last_error or 'no reason given'}"
         )
+        click.echo(terminal_text(told))
     if not found:
         click.echo("No refused report waits for a person.")
 

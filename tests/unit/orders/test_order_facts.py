@@ -143,7 +143,7 @@ def test_what_is_tried_is_shown_to_people_of_every_source_and_a_file_that_is_non
     )
     done = CliRunner().invoke(sources, ["--try", str(file)])
     assert done.exit_code == 0 and "demo: refused" in done.stdout and "shopify: band medium" in done.stdout
-    assert "not read:" in done.stdout and "  ]0;owned[2J\n" in done.stdout
+    assert "not read:" in done.stdout and "  [U+001B]]0;owned[U+0007][U+001B][2J\n" in done.stdout
     assert all(sign.isprintable() or sign == "\n" for sign in done.stdout), (
         "nothing of it reaches the terminal as a command"
     )

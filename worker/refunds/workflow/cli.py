@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from worker.diagrams import draw_command, refund_workflow
-from worker.presentation import out, print_simulation
+from worker.presentation import cell, out, print_simulation
 from worker.refunds.build import open_client, open_ledger, open_simulator
 from worker.refunds.enqueue import reads_rows, say_refused
 from worker.refunds.intake import Accepted, Refusal
@@ -102,15 +102,15 @@ def _shown(found: dict[str, Any]) -> dict[str, Any]:
 def _tree(entry: dict[str, Any], events: list[dict[str, Any]]) -> Tree:
     waiting = f", waits for the {entry['waiting_for']}" if entry["waiting_for"] else ""
     title = f"{entry['ledger_entry_id']}  {entry['channel']}/{entry['scenario']}  {entry['status']}{waiting}"
-    tree = Tree(Text(title, style="bold"))
+    tree = Tree(cell(title, style="bold"))
     for event in events:
         when = event["occurred_at"].strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         if event["kind"] == "event":
             reason = f"  {event['reason_code']}" if event["reason_code"] else ""
             why = f"  by {event['worker']}: {event['note']}" if event["note"] else ""
-            tree.add(Text(f"{when}  {event['title']}  ({event['event']}){reason}{why}", style="cyan"))
+            tree.add(cell(f"{when}  {event['title']}  ({event['event']}){reason}{why}", style="cyan"))
         else:
-            run = tree.add(Text(f"{when}  run of claim {event['claim_epoch']}"))
+            run = tree.add(cell(f"{when}  run of claim {event['claim_epoch']}"))
             for step in event["steps"]:
                 run.add(_step_line(step))
     return tree
@@ -126,4 +126,4 @@ def _step_line(step: dict[str, Any]) -> Text:
         f"by {step['tool']}" if step.get("tool") else "",
     ]
     style = "yellow" if step.get("next") == "transfer_to_human" else ""
-    return Text("  ".join(part for part in parts if part), style=style)
+    return cell("  ".join(part for part in parts if part), style=style)
