@@ -14,10 +14,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from sentinel.client import Client, ClientError, GuardAnswer, guarded
 from sentinel.client.guarded import GoesOn, finished, first_answer, never_goes_on, runs_as
@@ -26,6 +27,9 @@ from sentinel.integrations.refusals import is_outage, refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from concurrent.futures import ThreadPoolExecutor
+
     from sentinel.client import AsyncClient
 
 Facts: TypeAlias = "Callable[[str, Mapping[str, Any]], Any] | Mapping[str, Any]"
@@ -35,6 +39,8 @@ declares.
 """
 
 R = TypeVar("R")
+_LOOK_UPS_AT_ONCE = 32
+"""Look-ups of facts that may be under way on one event loop; further ones wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,8 @@ class ToolGuard:
 
     `facts` gives what the program knows of a call, and is used only where the tool declares facts of the program; the
     model's arguments are never taken for facts. On an event loop a plain function is called in a thread, because it may
-    block. `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds`
-    is how long a tool may take (None: the authority's default), as in `guarded`.
+    block, at most 32 at once. `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`;
+    `act_within_seconds` is how long a tool may take (None: the authority's default), as in `guarded`.
     """
 
     def __init__(
@@ -113,6 +119,7 @@ class ToolGuard:
         self.wait_seconds, self.act_within_seconds = wait_seconds, act_within_seconds
         self._facts = facts
         self._facts_may_block = facts is not None and not isinstance(facts, Mapping) and runs_as(facts) != "coroutine"
+        self._threads: WeakKeyDictionary[AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
 
     def on_server(self, server: str) -> ToolGuard:
         """Return the same guard for the tools of another server."""
@@ -228,14 +235,30 @@ class ToolGuard:
         given = self._own(tool, arguments)
         known: Any = self._look_up(tool, arguments, given)
         if callable(known) and self._facts_may_block:
-            import asyncio  # here: the hook of Claude Code, which has no loop, would take twice as long to start
-
-            known = await asyncio.to_thread(known)
+            known = await self._in_thread(known)
         elif callable(known):
             known = known()
         if inspect.isawaitable(known):
             known = await _awaited(tool, known)
         return self._asked(tool, given, known)
+
+    async def _in_thread(self, look_up: Callable[[], Any]) -> Any:
+        """Look facts up in a thread, not in one of the loop's: look-ups that hang would take those from the rest of the
+        agent's program, and the loop's end would wait for them."""
+        # Imported here: the hook of Claude Code, which has no loop, would take twice as long to start.
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        loop, context = asyncio.get_running_loop(), copy_context()
+        threads = self._threads.get(loop)
+        if threads is None:
+            # Other threads, with loops of their own, may add and forget theirs at the same time.
+            for other in self._threads.keyrefs():
+                ended = other()
+                if ended is not None and ended.is_closed():
+                    self._threads.pop(ended, None)
+            threads = self._threads[loop] = ThreadPoolExecutor(_LOOK_UPS_AT_ONCE, thread_name_prefix="facts")
+        return await loop.run_in_executor(threads, lambda: context.run(look_up))
 
     def call_of(self, tool: str, arguments: Mapping[str, Any], facts: Any) -> ToolCall:
         """Map the call by the table, with these facts. Raises `ToolRefused`."""

@@ -703,6 +703,30 @@ def test_a_look_up_that_takes_its_time_holds_up_no_other_call_on_the_loop(guard:
     assert on_a_loop(both()) == [Ran("quick"), Ran("slow")]
 
 
+def test_a_look_up_of_facts_that_hangs_takes_no_thread_of_the_loop(guard: ToolGuard) -> None:
+    """The finding: some look-ups that hung took all of them, so that nothing else of the agent's program got one."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hangs(tool: str, arguments: Any) -> dict[str, Any]:
+        begun.set()
+        may_end.wait(30)
+        return {"account": "acct-1"}
+
+    async def works_meanwhile() -> str:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        looking = ToolGuard(WITH_FACTS, guard.client, facts=hangs)
+        call = asyncio.ensure_future(looking.call_of_async("pay", {"order": "o"}))
+        try:
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            return await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 5)
+        finally:
+            may_end.set()
+            await call
+
+    assert on_a_loop(works_meanwhile()) == "done"
+
+
 @pytest.mark.parametrize("kind", ["threads", "loop"])
 def test_of_what_is_true_of_every_call_a_tool_is_told_what_it_declares(
     guard: ToolGuard, authority: FakeAuthority, kind: str
