@@ -28,6 +28,7 @@ def print_report(report: Mapping[str, Any]) -> None:
         click.echo(f"simulated         {', '.join(report['simulated'])}")
     if report["sandbox"]:
         click.echo(f"sandboxes         {', '.join(report['sandbox'])}")
+    if report["unproven"]:
         click.echo(f"unproven          {', '.join(report['unproven'])}: rows that settle there go to a person")
     _table("Wrong executions", report["wrong_executions"], ("case", "what", "detail"))
     wrong = [one for one in report["results"] if one["result"] == "incorrect"]

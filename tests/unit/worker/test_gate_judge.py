@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.cli.gate_report_output import print_report
 from worker.gates.boundaries import Boundary, counts_in, of_case, wanted
 from worker.gates.case_inputs import AGO, CaseInputs, EarlierRefund
 from worker.gates.cases import Case, CaseFile, Want
@@ -240,6 +241,19 @@ def test_a_report_proves_only_the_outside_systems_that_were_tried_and_never_stri
     assert set(report["unproven"]) == outside - tried
     with_stripe = Systems.from_settings(WorkerSettings(stripe_key="rk_live_x"))
     assert with_stripe.configured_outside("stripe") & set(report["unproven"]) == {"stripe"}
+
+
+def test_the_printed_report_says_what_it_does_not_prove_also_where_no_sandbox_was_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The finding: only a run with sandboxes said so, and the others prove no outside system at all."""
+    file = a_file(boundary_cases())
+    report = report_of(JOB, file, judge(JOB, file, as_wanted(file), []))
+    print_report({**report, "policy_id": "sample", "policy_digest": "sha256:0", "seconds": 1.0})
+    told = (
+        "unproven          price_difference, platform_backend, ticket, stripe: rows that settle there go to a person\n"
+    )
+    assert told in capsys.readouterr().out
 
 
 def test_a_system_in_which_a_case_came_out_wrong_is_not_proven_by_it() -> None:
