@@ -145,8 +145,14 @@ def _run(
         if mode == "loop":
             return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)
         agent = make_agent(settings, ledger, client, failpoints=failpoints, only_agent=key.bound_agent)
-        with _ends_on_signal(agent, unfinished=OUTSIDE):
-            outcome = agent.run_once(limit)
+        outcome = RunResult()
+        try:
+            with _ends_on_signal(agent, unfinished=OUTSIDE):
+                agent.run_once(limit, outcome)
+        except LedgerUnavailable as error:
+            if not outcome.rows:
+                raise
+            outcome.trouble = outcome.trouble or str(error)  # and what was done before is printed
     _print_run(outcome, as_json)
     if (why := outcome.why_outside) is not None:
         click.echo(f"error: {terminal_text(why)}", err=True)

@@ -241,10 +241,13 @@ class Agent:
 
     # Once
 
-    def run_once(self, limit: int | None = None) -> RunResult:
-        """Process what is due, at most `limit` rows. Raises `LedgerUnavailable`."""
+    def run_once(self, limit: int | None = None, outcome: RunResult | None = None) -> RunResult:
+        """Process what is due, at most `limit` rows, and return `outcome` with what was done.
+
+        Raises `LedgerUnavailable`; a given `outcome` then has what was done before.
+        """
         self._mode = "once"
-        outcome = RunResult()
+        outcome = RunResult() if outcome is None else outcome
         with self._running():
             not_fetched = _fetch_failure(self._fetch_approvals())
             self._wake_if_answered()

@@ -296,6 +296,31 @@ def test_a_command_on_a_database_that_only_reads_ends_with_3_and_no_traceback(
     assert "read-only transaction" in ended.stderr
 
 
+def test_a_single_run_prints_what_it_did_before_its_database_was_away(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: of rows that had been executed nothing was printed but the error."""
+    real, answers = Ledger.claim, iter([True])
+
+    def claim(self: Ledger, *args: Any) -> Any:
+        if next(answers, False):
+            return real(self, *args)
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(Ledger, "claim", claim)
+    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_fixtures.url, WORKER))
+    monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
+    monkeypatch.setenv("SENTINEL_URL", authority.url)
+    monkeypatch.setenv("WORKER_BATCH", "1")
+    monkeypatch.setenv("WORKER_LANES", "1")
+    ledger_fixtures.add(new_row("one"), new_row("other"))
+    ended = CliRunner().invoke(main, ["run", "--once", "--json"])
+    assert (ended.exit_code, ended.stderr) == (3, "error: away\n")
+    told = json.loads(ended.stdout)
+    assert [row["status"] for row in told["rows"]] == ["EXECUTED"]
+    assert (told["open"], told["trouble"], told["failed"]) == (None, "away", True)
+
+
 ASKED: dict[str, Callable[[Ledger], Any]] = {
     "the ledger": lambda ledger: ledger.now(),
     "rows that are not entered": lambda ledger: ledger.facts_of_new([new_row("r")]),
