@@ -16,6 +16,7 @@ from sentinel.authority.proofs import compare_with_record
 from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
+from sentinel.core.customer_text import visible_text
 from sentinel.core.errors import InvalidInput
 from sentinel.core.proof import is_intact, pack_hash
 from sentinel.platform.command_line import one_line_errors
@@ -49,9 +50,11 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
     else:
         if show_bytes:
             click.echo(canonical_json({key: value for key, value in pack.items() if key != "hash"}))
+        # On one line each: no line of a pack from outside may look like one of ours.
+        carried = visible_text(str(pack["hash"]))
         click.echo(
-            f"{pack.get('proof_id')}: "
-            + ("intact" if intact else f"ALTERED\n  carries  {pack['hash']}\n  computed {pack_hash(pack)}")
+            f"{visible_text(str(pack.get('proof_id')))}: "
+            + ("intact" if intact else f"ALTERED\n  carries  {carried}\n  computed {pack_hash(pack)}")
         )
     sys.exit(0 if intact else 1)
 

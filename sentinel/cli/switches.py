@@ -20,7 +20,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.platform.command_line import InvalidUsage, OneLineErrors
+from sentinel.platform.command_line import InvalidUsage, OneLineErrors, terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import DeclaredSwitches, known_switch, load_declared_switches
 
@@ -92,10 +92,8 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
         print_json({"switches": rows, "fault": declared_switches.fault})
         return
     if declared_switches.fault:
-        click.echo(
-            f"Warning: every switch is off, because the file of switches cannot be used: {declared_switches.fault}",
-            err=True,
-        )
+        told = f"Warning: every switch is off, because the file of switches cannot be used: {declared_switches.fault}"
+        click.echo(terminal_text(told), err=True)
     show_rows([_table_row(row) for row in rows], COLUMNS, as_json=False, empty="There is no switch.")
 
 

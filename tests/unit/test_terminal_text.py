@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from sentinel.cli import decisions
 from sentinel.cli.common import show, show_rows
 from sentinel.cli.policy import check
 from sentinel.cli.policy import show as show_policy
+from sentinel.cli.proof import verify
 from sentinel.platform.command_line import one_line_errors
 from sentinel.policy.errors import PolicyError
 from tests.unit.policy.policy_samples import POLICY
@@ -62,6 +64,17 @@ def test_the_evidence_of_a_decision_shows_it(capsys: pytest.CaptureFixture[str])
     evidence = {"said": "a\u202eb\x9bc"}
     decisions._show(DecisionExplanation("DENY", "halted", "sha256:0", evidence, (), True, None, None, "no policy"))
     assert '{"said":"a[U+202E]b[U+009B]c"}' in capsys.readouterr().out
+
+
+def test_a_proof_pack_from_outside_shows_it_and_forges_no_line(tmp_path: Path) -> None:
+    """The finding: it was printed as it was, so that a pack could say of itself on a line of its own that it was intact."""
+    file = tmp_path / "pack.json"
+    file.write_text(json.dumps({"proof_id": "pf_1: intact\n\x1b[1A\x9b", "hash": "sha256:\u202e"}))
+    told = CliRunner().invoke(verify, [str(file)])
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[:2] == [
+        "pf_1: intact[U+000A][U+001B][1A[U+009B]: ALTERED", "  carries  sha256:[U+202E]",
+    ]  # fmt: skip
 
 
 def test_the_workers_tables_and_lines_show_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
