@@ -44,6 +44,8 @@ from sentinel.store.database import Pool
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""
+MOST = 500
+"""The most approvals that one list has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def group() -> None:
     help="Only approvals with this status.",
 )
 @click.option("--agent", metavar="NAME", help="Only approvals that this agent asked for.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True)
 @tenant_option
 @json_option
 def list_(status: str | None, agent: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
@@ -102,7 +104,7 @@ def list_(status: str | None, agent: str | None, limit: int, tenant: str | None,
             pool, tenant_of(pool, tenant), status=kept, handled=handled, agent_id=agent, limit=limit + 1
         )
     show_rows(
-        rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.", limit=limit
+        rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.", limit=limit, most=MOST
     )  # fmt: skip
 
 

@@ -140,15 +140,16 @@ def print_json(value: Any) -> None:
 
 
 def show_rows(
-    rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str, limit: int | None = None
-) -> None:
+    rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str, limit: int | None = None, most: int | None = None
+) -> None:  # fmt: skip
     """Print rows (dataclasses): all fields as JSON, or the named columns as a table.
 
-    At most `limit` rows are printed; a note on standard error says that there are more.
+    At most `limit` rows are printed; a note on standard error says that there are more, and names the option that shows
+    them unless `limit` is already the `most` that it takes.
     """
     if limit is not None and len(rows) > limit:
         rows = rows[:limit]
-        click.echo(f"There are more than these {limit}; --limit shows more.", err=True)
+        click.echo(f"There are more than these {limit}{'' if limit == most else '; --limit shows more'}.", err=True)
     if as_json:
         print_json(list(rows))
     elif not rows:

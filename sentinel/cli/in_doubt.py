@@ -23,6 +23,8 @@ COLUMNS = (
     "operation_id", "agent_id", "action", "resource", "amount_minor", "currency", "in_doubt_reason", "started_at",
     "in_doubt_since", "act_until",
 )  # fmt: skip
+MOST = 10_000
+"""The most operations that one list has."""
 
 
 @click.group(cls=OneLineErrors)
@@ -31,7 +33,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
+@click.option("--limit", type=click.IntRange(1, MOST), default=200, show_default=True)
 @tenant_option
 @json_option
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
@@ -43,7 +45,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     """
     with open_pool() as pool:
         rows = list_in_doubt(pool, tenant_of(pool, tenant), limit=limit + 1)
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.", limit=limit)
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.", limit=limit, most=MOST)
 
 
 @group.command()

@@ -26,6 +26,8 @@ from sentinel.core.money import Money
 from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
+MOST = 500
+"""The most orders that one list has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True)
 @tenant_option
 @json_option
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
@@ -62,7 +64,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     with open_pool() as pool:
         rows = queue(pool, tenant_of(pool, tenant), limit=limit + 1)
     shown = [_table_row(row) for row in rows]
-    show_rows(shown, COLUMNS, as_json=as_json, empty="No order waits for a person.", limit=limit)
+    show_rows(shown, COLUMNS, as_json=as_json, empty="No order waits for a person.", limit=limit, most=MOST)
 
 
 @group.command()

@@ -55,6 +55,8 @@ from sentinel.store.ids import new_id
 COLUMNS = ("endpoint_id", "kind", "url", "event_types", "behind", "attempts", "last_error", "delivered_at", "dead_letters",
            "disabled_reason")  # fmt: skip
 LETTERS = ("endpoint_id", "event_id", "event", "operation_id", "position", "attempts", "last_error", "died_at")
+MOST = 10_000
+"""The most dead letters that one list has."""
 
 
 @click.group(cls=OneLineErrors)
@@ -201,14 +203,16 @@ def enable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 
 
 @group.command("dead-letters")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
+@click.option("--limit", type=click.IntRange(1, MOST), default=200, show_default=True)
 @tenant_option
 @json_option
 def dead_letters(limit: int, tenant: str | None, as_json: bool) -> None:
     """List the events that receivers did not accept in time, oldest first."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_dead_letters(pool, tenant_of(pool, tenant), limit=limit + 1)
-    show_rows(_table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.", limit=limit)
+    show_rows(
+        _table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.", limit=limit, most=MOST
+    )
 
 
 @group.command("resend")
