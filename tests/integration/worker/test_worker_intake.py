@@ -283,6 +283,13 @@ def test_what_is_simulated_is_read_as_what_is_entered(run: Any, authority: FakeA
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1) and "are for a CSV" in wrong.stderr
 
 
+def test_a_simulation_without_an_answer_of_the_authority_ends_as_a_dry_run_does(run: Any) -> None:
+    """The finding: it ended with 1, as if a line of the file had been refused."""
+    done = run("workflow", "simulate", "-", "--json", text=json.dumps(GOOD))
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["decision"], done.exit_code) == (None, 3), done.output
+
+
 def test_a_row_that_names_no_agent_is_the_workers(
     run: Any, ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from worker.refunds.build import open_client, open_ledger, open_simulator
 from worker.refunds.enqueue import reads_rows, say_refused
 from worker.refunds.intake import Accepted, Refusal
 from worker.refunds.settings import read_settings
-from worker.retail_refund_agent import FAILED, refusals
+from worker.retail_refund_agent import FAILED, OUTSIDE, refusals
 
 
 @click.group()
@@ -60,7 +60,8 @@ def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
     already is simulated from its present state.
 
     Each row is simulated by itself: what several rows together take from an account, a limit or a breaker is not
-    counted. Orders of which the rows together would take more than is left are listed too.
+    counted. Orders of which the rows together would take more than is left are listed too. Exit 1 if a line was refused,
+    3 if a row has no answer, as without the authority.
 
     \b
     Examples:
@@ -88,7 +89,7 @@ def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
         click.echo(json.dumps(found_out, default=str))
     else:
         print_simulation(seen, overdrawn)
-    sys.exit(FAILED if refused or any(each.decision is None for each in seen) else 0)
+    sys.exit(FAILED if refused else OUTSIDE if any(each.decision is None for each in seen) else 0)
 
 
 _HIDDEN = ("permit_token",)
