@@ -291,7 +291,7 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     if not 0 <= settings.health_port <= 65535:
         found.append("WORKER_HEALTH_PORT must be 0 to 65535")
     if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
-        found.append("WORKER_BACKOFF_MAX_SECONDS must not be less than WORKER_BACKOFF_SECONDS")
+        found.append("WORKER_BACKOFF_MAX_SECONDS must be at least WORKER_BACKOFF_SECONDS and less than a day")
     shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
     if not shortest_act <= settings.act_seconds <= 3000:
         # A shorter time could be over before the first settlement call ends; the authority accepts an hour at most,

@@ -87,6 +87,16 @@ def test_a_lease_shorter_than_two_calls_and_a_heartbeat_is_refused(clean_environ
     assert read_settings().lease_seconds == 20
 
 
+@pytest.mark.parametrize("seconds", ["0.9", "86400"])
+def test_a_longest_pause_out_of_its_bounds_is_refused_with_both(
+    clean_environment: pytest.MonkeyPatch, seconds: str
+) -> None:
+    """The finding: of a pause of a day or more it said that it must not be less than the first one."""
+    clean_environment.setenv("WORKER_BACKOFF_MAX_SECONDS", seconds)
+    with pytest.raises(UnsafeConfiguration, match="must be at least WORKER_BACKOFF_SECONDS and less than a day"):
+        read_settings()
+
+
 def test_the_key_comes_from_either_name_or_a_file(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("from-file\n")
