@@ -55,7 +55,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """The refund worker: rows in, executions out, each only as the authority decides."""
+    """The refund worker: rows in, executions out, each only as the authority decides.
+
+    Settings are environment variables, listed in docs/settings.md. Exit codes: 0 done, 1 something was refused or failed,
+    2 wrong usage or settings, 3 the database or the authority gives no answer.
+    """
     # Imported only when a command runs, so that --help is quick.
     from sentinel.platform.logs import logs_of_command
 

@@ -94,7 +94,11 @@ Examples:
     help="File with the agent's key, instead of SENTINEL_REFUND_AGENT_API_KEY.",
 )  # fmt: skip
 def main(limit: int | None, as_json: bool, api_key_file: Path | None, **modes: bool) -> None:
-    """Process refund rows of the ledger, each only as the authority decides."""
+    """Process refund rows of the ledger, each only as the authority decides.
+
+    Exit codes: 0 nothing failed, 1 a row failed, 2 wrong usage or settings, 3 rows wait and nothing is wrong with them: the
+    authority or the database gave no answer, a single run was ended early, or no worker takes rows of another agent.
+    """
     said = [mode.replace("_", "-") for mode, is_said in modes.items() if is_said]
     if len(said) != 1:
         raise click.UsageError(f"give {'only one of ' if said else ''}--once, --loop or --dry-run")
