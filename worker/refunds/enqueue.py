@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sentinel.core.errors import SentinelError
 from sentinel.core.utf8 import faulty_line
 from sentinel.core.wording import counted
 from sentinel.platform.command_line import terminal_text
@@ -24,7 +25,7 @@ from worker.refunds.build import open_ledger
 from worker.refunds.csv_rows import CsvFormat, WrongMapping, pairs, read_csv
 from worker.refunds.facts_file import read_facts, store_facts
 from worker.refunds.intake import Accepted, Refusal, read_objects, rows_of
-from worker.refunds.ledger import Ledger
+from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import NewRow
 from worker.refunds.settings import read_settings
 from worker.refunds.workflow.routes import MAY_BE_UNKNOWN
@@ -99,10 +100,16 @@ def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -
     if dry_run:
         _say_dry_run(good, refused, as_json)
         sys.exit(FAILED if refused else 0)
+    added: set[str] = set()
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        added = _add_rows(ledger, [each.row for each in good])
-        nameless = ledger.without_account(added)
-        orderless = ledger.without_order(added, MAY_BE_UNKNOWN)
+        try:
+            _add_rows(ledger, [each.row for each in good], added)
+            nameless = ledger.without_account(added)
+            orderless = ledger.without_order(added, MAY_BE_UNKNOWN)
+        except (LedgerUnavailable, SentinelError):
+            if added:
+                click.echo(f"{counted(len(added), 'row was', 'rows were')} entered before this error:", err=True)
+            raise
     refused += [
         Refusal(each.line, "ledger_entry_id", "is already in the ledger", each.row.ledger_entry_id)
         for each in good
@@ -169,9 +176,8 @@ def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[in
     return source.objects
 
 
-def _add_rows(ledger: Ledger, rows: Sequence[NewRow]) -> set[str]:
-    """Enter rows, with a progress bar where there are many; returns the ids that were not there before."""
-    added: set[str] = set()
+def _add_rows(ledger: Ledger, rows: Sequence[NewRow], added: set[str]) -> None:
+    """Enter rows, with a progress bar where there are many, and put the ids that were not there before into `added`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=len(rows) <= _STEP) as progress:
         task = progress.add_task("rows", total=len(rows))
@@ -179,7 +185,6 @@ def _add_rows(ledger: Ledger, rows: Sequence[NewRow]) -> set[str]:
             part = rows[start : start + _STEP]
             added |= ledger.add_rows(part)
             progress.advance(task, len(part))
-    return added
 
 
 def _say_dry_run(good: Sequence[Accepted], refused: Sequence[Refusal], as_json: bool) -> None:

@@ -24,8 +24,10 @@ from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import program_url
 from tests.support.old_databases import empty_database
 from worker.cli import main
+from worker.refunds import enqueue
 from worker.refunds.facts_file import read_facts
 from worker.refunds.intake import Accepted, Refusal, read_objects, rows_of
+from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.online_retail import WrongColumns, read_orders
 from worker.refunds.rows import OrderFacts
 
@@ -261,6 +263,26 @@ def test_a_line_that_is_no_json_costs_no_other_line(broken: str) -> None:
         found = list(read_rows("\n".join([*others[:place], broken, *others[place:]])))
         assert [each.line for each in found if isinstance(each, Refusal)] == [place + 1]
         assert len(found) == 3
+
+
+def test_a_file_that_cannot_be_entered_whole_says_how_much_of_it_was(
+    run: Any, ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the error stood alone, though thousands of rows could have been entered before it."""
+    real, answers = Ledger.add_rows, iter([True])
+
+    def add_rows(self: Ledger, rows: Any) -> set[str]:
+        if next(answers, False):
+            return real(self, rows)
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(enqueue, "_STEP", 1)
+    monkeypatch.setattr(Ledger, "add_rows", add_rows)
+    text = "\n".join(json.dumps(GOOD | {"ledger_entry_id": f"lge_{n}"}) for n in (1, 2))
+    done = run("enqueue", "-", text=text)
+    assert done.exit_code == 3, done.output
+    assert "1 row was entered before this error:\n" in done.stderr and done.stderr.endswith("error: away\n")
+    assert ledger_fixtures.states() == {"lge_1": "NEW"}
 
 
 def test_what_is_simulated_is_read_as_what_is_entered(run: Any, authority: FakeAuthority, tmp_path: Path) -> None:
