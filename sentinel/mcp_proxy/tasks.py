@@ -219,13 +219,15 @@ def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:
 def _task(task_id: str, since: str, status: str, refused: CallRefused | None = None) -> dict[str, Any]:
     answer = refused.answer if refused is not None else None
     waits = refused is not None and refused.waits_for_person
-    now = datetime.now(_UTC)
-    ends = answer.expires_at if answer and answer.expires_at else now + timedelta(seconds=_KEPT_SECONDS)
-    lives = max(ends, now) - datetime.fromisoformat(
-        since.replace("Z", "+00:00")
-    )  # from its creation, as the protocol counts it
+    waited = datetime.now(_UTC) - datetime.fromisoformat(since.replace("Z", "+00:00"))
+    lives = waited + timedelta(seconds=_KEPT_SECONDS)
+    if answer and answer.expires_at and answer.decided_at:
+        # How long people may decide, by the authority's clock alone: this machine's clock may differ. Too long does no
+        # harm, because a poll after the end is told that nobody decided in time.
+        lives = max(answer.expires_at - answer.decided_at, waited)
     return {
-        "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(), "ttlMs": int(lives.total_seconds() * 1000),
+        "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(),
+        "ttlMs": int(lives.total_seconds() * 1000),  # from its creation, as the protocol counts it
         "pollIntervalMs": POLL_MILLISECONDS,
         **({"statusMessage": f"waiting for approval {answer.approval_id}"} if waits and answer else {}),
     }  # fmt: skip
