@@ -43,6 +43,8 @@ STEP, MOST_LOOKED = 20_000, 100_000
 """How many positions of the feed one statement reads, and one read in all: agents that are not shown may fill the feed."""
 MOST_PUBLISHED = 2 * KEPT
 """How many published decisions are cached: enough for what the stream keeps and what pages show."""
+MOST_REMEMBERED = 1_000
+"""How many answers one cache holds; the oldest gives way to a new one."""
 
 
 class Remembered:
@@ -70,11 +72,19 @@ class Remembered:
                 raise failed[1].with_traceback(None)
             self._failed.pop(key, None)
             try:
-                kept = self._kept[key] = (asked_at, ask())
+                answer = ask()
             except Exception as error:
-                self._failed[key] = (self._clock(), error)
+                _keep(self._failed, key, (self._clock(), error))
                 raise
-            return kept[1]
+            _keep(self._kept, key, (asked_at, answer))
+            return answer
+
+
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    kept.pop(key, None)  # so that the dict is in the order in which it was asked
+    kept[key] = value
+    if len(kept) > MOST_REMEMBERED:
+        del kept[next(iter(kept))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from datetime import datetime
 
@@ -33,6 +34,8 @@ MOST_SHOWN = 100
 _WIDE = ("global", "tenant")
 MEASURED = 20
 """For how many of the newest halts the last effect is measured on the page."""
+MOST_FINAL = 1_000
+"""How many last effects that no longer change are cached; the oldest gives way to a new one."""
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
@@ -63,6 +66,7 @@ class _Page:
         self._context = context
         self._soon = Remembered(2.0)
         self._final: dict[tuple[uuid.UUID, uuid.UUID, datetime | None], LastEffect] = {}
+        self._final_lock = threading.Lock()
 
     def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
         """Render the page; `halt_id` is the halt whose lifting was refused, "" for any other refusal."""
@@ -86,7 +90,10 @@ class _Page:
             return kept
         found: LastEffect = self._soon.get(key, lambda: last_effect(self._context.pool, tenant_id, halt))
         if found.is_final:
-            self._final[key] = found
+            with self._final_lock:
+                self._final[key] = found
+                if len(self._final) > MOST_FINAL:
+                    del self._final[next(iter(self._final))]
         return found
 
 

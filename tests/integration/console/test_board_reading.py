@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -416,3 +417,12 @@ def test_who_waited_for_an_answer_that_failed_shares_the_failure_and_who_comes_l
     assert failed is None, failed
     assert {type(one) for one in answers} == {EngineUnavailable} and len(asked) == 1
     assert [remembered.get("key", ask) for _ in range(2)] == ["answer"] * 2 and len(asked) == 2
+
+
+def test_a_cache_holds_a_bounded_number_of_answers_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: an answer whose key nobody named again was held for as long as the program ran."""
+    monkeypatch.setattr("ops_console.board.reader.MOST_REMEMBERED", 2)
+    remembered, asked = Remembered(60.0), list[str]()
+    for key in ("a", "b", "c", "c", "b", "a"):
+        remembered.get(key, partial(asked.append, key))
+    assert asked == ["a", "b", "c", "a"]

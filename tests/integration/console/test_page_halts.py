@@ -84,6 +84,28 @@ def test_what_was_measured_long_after_a_halt_is_not_measured_again(
     assert asked == ["a-1"]
 
 
+def test_of_what_no_longer_changes_the_page_holds_a_bounded_number(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixtures.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at)"
+        " select %s, gen_random_uuid(), 'agent', 'a-' || n, 'kill', 'x', 'x', clock_timestamp() - n * interval '1 hour'"
+        " from generate_series(1, 2) n", fixtures.tenant_id,
+    )  # fmt: skip
+    monkeypatch.setattr("ops_console.pages.halts.MOST_FINAL", 1)
+    monkeypatch.setattr("ops_console.pages.halts.Remembered.get", lambda _, key, ask: ask())
+    asked: list[str] = []
+
+    def measured(pool: Any, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
+        asked.append(halt.target)
+        return last_effect(pool, tenant_id, halt)
+
+    monkeypatch.setattr("ops_console.pages.halts.last_effect", measured)
+    ann = fixtures.browser("ann", "approver")
+    assert [words(ann.get("/ops/halts")).count("Nothing got through.") for _ in range(2)] == [2, 2]
+    assert asked == ["a-1", "a-2"] * 2, "the second gave way to the first, and the other way round"
+
+
 def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fixtures: Any) -> None:
     abe = fixtures.browser("abe", "admin", proved=True)
     assert abe.submit("/ops/halts", scope="agent", target="stopped-in-january", reason="x").status_code == 303
