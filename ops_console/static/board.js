@@ -13,7 +13,6 @@
   const DRAW_EVERY = 400;
   const FIGURES_EVERY = 15000;
   const LONGEST_WAIT = 30000;
-  const ANSWER_WITHIN = 10000; // a connection that died silently gives no answer and no error
   const RELOAD_AFTER = 5000; // a server remembers for so long whose board it is
 
   let position = Number(list.dataset.position);
@@ -28,8 +27,6 @@
     state.dataset.state = name;
     if (state.textContent !== text) state.textContent = text;
   };
-
-  const ask = (address) => fetch(address, { signal: AbortSignal.timeout(ANSWER_WITHIN) });
 
   // A page that cannot be had now is waited for: a browser's own error page never comes back.
   const reload = () =>

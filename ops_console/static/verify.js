@@ -101,10 +101,6 @@ const check = async (text) => {
 // Nobody said whether a pack is on record: the server did not answer, or not with a pack.
 class Unanswered extends Error {}
 
-// A connection that died silently gives no answer and no error, so each question has its time limit.
-const ANSWER_WITHIN = 10000;
-const ask = (address) => fetch(address, { signal: AbortSignal.timeout(ANSWER_WITHIN) });
-
 // The pack on record under a pack's own name; null when the server says that there is none. Throws `Unanswered`.
 const recorded = async (name) => {
   if (typeof name !== "string" || !/^pf_[0-9a-f]{32}$/.test(name)) return null;
@@ -232,5 +228,4 @@ const install = () => {
   });
 };
 
-if (typeof document !== "undefined") install();
-if (typeof module !== "undefined") module.exports = { canonical, check, differing };
+install();

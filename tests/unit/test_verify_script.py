@@ -27,8 +27,9 @@ globalThis.document = {
 };
 const asked = new Map();
 globalThis.fetch = (address) => new Promise((answer) => asked.set(address, answer));
-require(process.argv[2]);
-const packs = JSON.parse(process.argv[3]);
+const fs = require("node:fs");
+(0, eval)(process.argv.slice(2, 4).map((name) => fs.readFileSync(name, "utf8").replace('"use strict";', "")).join("\\n"));
+const packs = JSON.parse(process.argv[4]);
 const soon = () => new Promise((done) => setTimeout(done, 50));
 const paste = async (pack) => ((pasted.value = JSON.stringify(pack)), form.submit({ preventDefault() {} }), await soon());
 const record = async (pack) => (asked.get(`/verify/${pack.proof_id}.json`)({ ok: true, status: 200, text: async () => JSON.stringify(pack) }), await soon());
@@ -44,9 +45,9 @@ def pack(number: int, **more: Any) -> dict[str, Any]:
 def page_message(tmp_path: Path, program: str, **packs: dict[str, Any]) -> str:
     """What the page says in the end."""
     (tmp_path / "page.cjs").write_text(f"{PAGE}(async () => {{ {program} console.log(place.textContent); }})();")
-    script = str(REPO / "ops_console" / "static" / "verify.js")
+    scripts = [str(REPO / "ops_console" / "static" / name) for name in ("ask.js", "verify.js")]
     try:
-        done = run_node("node", "page.cjs", script, json.dumps(packs), folder=tmp_path)
+        done = run_node("node", "page.cjs", *scripts, json.dumps(packs), folder=tmp_path)
     except NotInstalled as error:
         pytest.skip(f"no Node: {error}")
     assert done.returncode == 0, done.stderr
