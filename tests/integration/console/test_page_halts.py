@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime, timedelta
 from typing import Any
@@ -152,6 +153,26 @@ def test_of_many_halts_in_force_the_newest_are_drawn_and_a_search_finds_the_othe
     assert "No halt in force matches." in words(abe.get("/ops/halts?q=nowhere"))
     fixtures.sql("update sentinel.halts set lifted_at = clock_timestamp(), lifted_by = 'x' where lifted_at is null")
     assert "No halt is in force." in words(abe.get("/ops/halts"))
+
+
+def test_who_lifts_one_halt_of_a_search_sees_the_others_of_it(fixtures: Any) -> None:
+    """The finding: after each of many halts the search was gone, and the next one had to be sought again."""
+    abe = fixtures.browser("abe", "admin")
+    for target, why in (("run-1", "cost & fees"), ("run-2", "cost & fees"), ("unrelated", "a drill")):
+        assert abe.submit("/ops/halts", scope="agent", target=target, reason=why).status_code == 303
+    found = abe.get("/ops/halts?q=cost+%26+fees")
+    lifts = re.findall(r'action="(/ops/halts/[^"]+/lift[^"]*)#refused"', found.text)
+    assert len(lifts) == 2 and all(one.endswith("/lift?q=cost+%26+fees") for one in lifts)
+    refused = abe.submit(lifts[0], reason="over")
+    assert refused.status_code == 400, "a proof is missing"
+    assert re.findall(r'action="(/ops/halts/[^"]+/lift[^"]*)#refused"', refused.text) == lifts
+    assert "unrelated" not in words(refused).partition("Set a halt")[0]
+    done = abe.submit(lifts[0], reason="over", proof=PASSWORD)
+    assert (done.status_code, done.headers["Location"]) == (303, "/ops/halts?q=cost+%26+fees")
+    assert (
+        re.findall(r'action="(/ops/halts/[^"]+/lift[^"]*)#refused"', abe.get(done.headers["Location"]).text)
+        == lifts[1:]
+    )
 
 
 def test_a_global_halt_is_shown_with_where_it_is_lifted_and_no_form(fixtures: Any) -> None:
