@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
-from ops_console.pages import shell
+from ops_console.pages import ledger_filter, shell
 from ops_console.pages.approval_facts import facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
@@ -22,7 +22,7 @@ from ops_console.pages.approval_votes import (
     approval_detail,
     cast_vote,
 )
-from ops_console.pages.approvals import ADDRESS, RISKS
+from ops_console.pages.approvals import ADDRESS, RISKS, kept_filter
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import Actor
 from sentinel.authority.protected_changes import change_text
@@ -63,11 +63,12 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.get("/approvals/batch")
     def approvals_batch() -> Response:
         actor().must_be("approver")
+        queue = ledger_filter.address(ADDRESS, kept_filter())
         try:
             ids = _ids(request.args.getlist("id"))
         except InvalidInput as error:
-            return shell.not_possible(context, error, ADDRESS)
-        return _list(context, ids) if ids else shell.back_to(ADDRESS)
+            return shell.not_possible(context, error, queue)
+        return _list(context, ids) if ids else shell.back_to(queue)
 
     @pages.post("/approvals/batch")
     @shell.shows(lambda told: _listed_again(context, told))
@@ -75,14 +76,14 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         person = actor()
         person.must_be("approver")
-        lines = _lines()
+        lines, kept = _lines(), ledger_filter.address("", kept_filter())
         try:
             reason, reference = _checked(context, lines)
         except SentinelError as error:
             return _list(context, [line.approval_id for line in lines], shell.refused(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
-            context, "approval_batch_done.html", title="Results", results=results, choices=CHOICES,
+            context, "approval_batch_done.html", title="Results", results=results, choices=CHOICES, kept=kept,
             left_out=sum(not line.verdict for line in lines),
         )  # fmt: skip
 
@@ -98,7 +99,7 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
-        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
+        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, kept=ledger_filter.address("", kept_filter()),
         lines=[
             (one, one.cannot_vote_reason(person), one.choices(person), facts_of(shown, accounts=True), change_text(shown) if one.row.change else None)
             for one in questions

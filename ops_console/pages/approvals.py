@@ -20,7 +20,7 @@ from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
-from ops_console.pages import shell
+from ops_console.pages import ledger_filter, shell
 from ops_console.pages.approval_facts import READABLE, facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
@@ -81,7 +81,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return shell.unchanged()
-        return shell.fragment("approvals_changed.html", pending=found.pending, is_all=found.is_all)
+        kept = ledger_filter.address("", kept_filter())
+        return shell.fragment("approvals_changed.html", pending=found.pending, is_all=found.is_all, kept=kept)
 
     @pages.get("/approvals/<approval_id>")
     def approvals_card(approval_id: str) -> Response:
@@ -94,7 +95,10 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         question = approval_detail(context, actor(), path_id(approval_id, "approval"))
         if request.args.get("seen") == seen(question):
             return shell.unchanged()
-        return shell.fragment("approval_changed.html", question=question, row=question.row, about=question.about)
+        kept = ledger_filter.address("", kept_filter())
+        return shell.fragment(
+            "approval_changed.html", question=question, row=question.row, about=question.about, kept=kept
+        )
 
     @pages.post("/approvals/<approval_id>")
     @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
@@ -102,8 +106,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         actor().must_be("approver")
         return shell.attempt(
-            context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id, 'approval')}",
-            again=lambda told: _card(context, approval_id, told),
+            context, lambda: _give(context, approval_id), again=lambda told: _card(context, approval_id, told),
+            then=ledger_filter.address(f"{ADDRESS}/{path_id(approval_id, 'approval')}", kept_filter()),
         )  # fmt: skip
 
     @pages.post("/approvals/<approval_id>/collect")
@@ -137,12 +141,14 @@ def _queue(context: ConsoleContext) -> Response:
     asked = {
         name: text for name, text in (("kind", kind), ("agent", agent), ("for", "me" if for_reader else None)) if text
     }
+    seen_now = _seen_queue(approval_queue.queue_state(context.pool, person.tenant_id))
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, agent=agent, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
         looked_at=(approval_queue.MOST_LOOKED if for_reader else approval_queue.MOST_DECIDED) if looked_to else None,
-        more=_more(rows, looked_to, status, asked),
-        first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
+        more=_more(rows, looked_to, status, asked), asked=asked, kept=ledger_filter.address("", asked),
+        first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context),
+        standing=ledger_filter.address(f"{ADDRESS}/standing", asked, seen=seen_now),
     )  # fmt: skip
 
 
@@ -152,6 +158,15 @@ def _unconfirmed(context: ConsoleContext) -> list[PersonRow]:
         return []
     idle_seconds = context.settings.idle_seconds
     return list_people(context.pool, actor().tenant_id, idle_seconds=idle_seconds, to_be_confirmed=True)
+
+
+def kept_filter() -> dict[str, str]:
+    """Return the queue's filter in the query string, which cards and batches keep for the way back and for what is next.
+
+    Raises `InvalidInput`.
+    """
+    found = {"kind": _filter("kind", approval_queue.KINDS), "agent": _agent(), "for": _filter("for", ("me",))}
+    return {name: text for name, text in found.items() if text}
 
 
 def _filter(name: str, allowed: tuple[str, ...]) -> str | None:
@@ -224,14 +239,15 @@ def seen(question: ApprovalDetail) -> str:
 def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal | None = None) -> Response:
     person, question = actor(), approval_detail(context, actor(), path_id(approval_id, "approval"))
     row, about = question.row, question.about
-    cannot_vote_reason = question.cannot_vote_reason(person)
+    cannot_vote_reason, kept = question.cannot_vote_reason(person), kept_filter()
     values: dict[str, Any] = {
         "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
-        "choices": [] if cannot_vote_reason else question.choices(person), "seen": seen(question), "mine": question.vote_of(person),
+        "choices": [] if cannot_vote_reason else question.choices(person), "mine": question.vote_of(person),
         "facts": facts_of(question.request_shown_to(person), accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
-        **({} if question.is_open else _next(context, person)),
+        **({} if question.is_open else _next(context, person, kept)),
+        "kept": ledger_filter.address("", kept), "state": ledger_filter.address(f"{ADDRESS}/{row.approval_id}/state", kept, seen=seen(question)),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),
     }  # fmt: skip
     return shell.page(
@@ -285,17 +301,23 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
                       about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip
 
 
-def _next(context: ConsoleContext, person: Actor) -> dict[str, Any]:
-    """The next pending approval that this person can still vote on, for a card; empty if the database does not answer."""
+def _next(context: ConsoleContext, person: Actor, kept: dict[str, str]) -> dict[str, Any]:
+    """The next pending approval of the filter that this person can still vote on, for a card; empty if the database does
+    not answer.
+    """
     try:
         rows, looked_to = approval_queue.page_for_reader(
-            context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=1
-        )
+            context.pool, person.tenant_id, person.operator_id, kind=kept.get("kind"), agent_id=kept.get("agent"), after=None,
+            limit=1,
+        )  # fmt: skip
     except EngineUnavailable as error:
         log_unavailable(error, request_id())
         return {}
     looked_at = approval_queue.MOST_LOOKED if looked_to else None
-    return {"next_looked_for": True, "following": rows[0] if rows else None, "looked_at": looked_at}
+    return {
+        "next_looked_for": True, "following": rows[0] if rows else None, "looked_at": looked_at,
+        "is_narrowed": bool(kept.keys() - {"for"}), "further": ledger_filter.address(ADDRESS, {**kept, "for": "me"}),
+    }  # fmt: skip
 
 
 def _give(context: ConsoleContext, approval_id: str) -> str:

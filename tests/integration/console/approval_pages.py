@@ -32,7 +32,7 @@ def digest_of(browser: Any, approval_id: Any) -> str:
 def listed(browser: Any, query: str = "") -> list[str]:
     """The ids of the queue's page, in its order."""
     page = browser.get(f"/ops/approvals{query}").get_data(as_text=True)
-    return re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})">', page)
+    return re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})[?"]', page)
 
 
 def votes(fixtures: Any, approval_id: Any) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from ops_console.pages import approval_votes
 from sentinel.authority import approval_queue
-from tests.integration.console.approval_pages import ZERO, card, listed, say, votes
+from tests.integration.console.approval_pages import ZERO, card, digest_of, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 
 
@@ -99,6 +99,43 @@ def test_the_queue_shows_what_one_agent_asked(fixtures: Any, monkeypatch: pytest
     assert listed(ann, "?agent=retail-refund-agent&status=decided") == [str(mine)]
     assert listed(ann, "?agent=another-agent&status=decided") == []
     assert ann.get("/ops/approvals?agent=no%20agent").status_code == 400
+
+
+def test_a_filter_of_the_queue_is_kept_by_cards_by_what_is_next_and_by_batches(fixtures: Any) -> None:
+    """The finding: after each decision the next card was of the whole queue, and the way back led to all of it."""
+    fraud, first, second = (fixtures.approval(value) for value in ("200.00", "210.00", "220.00"))
+    fixtures.sql("update sentinel.approvals set reasons = '{critic_instructions}' where approval_id = %s", fraud)
+    ann, kept = fixtures.browser("ann"), "?kind=refund&for=me"
+    shown = html.escape(kept)
+
+    def page(address: str) -> str:
+        answer = ann.get(address)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    queue = page(f"/ops/approvals{kept}")
+    assert f'<a href="/ops/approvals/{first}{shown}">' in queue and str(fraud) not in queue
+    assert queue.count('<input type="hidden" name="for" value="me">') == 2, "of the filter and of the batch"
+    assert f'href="/ops/approvals{shown}">Show the current queue' in page(f"/ops/approvals/standing{kept}&seen=x")
+    assert f'href="/ops/approvals/{first}{shown}">Show' in page(f"/ops/approvals/{first}/state{kept}&seen=x")
+
+    open_card = page(f"/ops/approvals/{first}{kept}")
+    assert f'<a href="/ops/approvals{shown}">Approvals</a>' in open_card
+    assert f'action="/ops/approvals/{first}{shown}#refused"' in open_card
+    refused = ann.submit(f"/ops/approvals/{first}{kept}", verdict="reject", reason="", digest=digest_of(ann, first))
+    assert refused.status_code == 400 and f'action="/ops/approvals/{first}{shown}#refused"' in refused.text
+    done = ann.submit(f"/ops/approvals/{first}{kept}", verdict="reject", reason="no", digest=digest_of(ann, first))
+    assert (done.status_code, done.headers["Location"]) == (303, f"/ops/approvals/{first}{kept}")
+    assert f'Next in the queue: <a href="/ops/approvals/{second}{shown}">' in page(done.headers["Location"])
+
+    assert f'action="/ops/approvals/batch{shown}#refused"' in page(f"/ops/approvals/batch{kept}&id={second}")
+    fields = {"id": str(second), "digest": digest_of(ann, second), "verdict": "reject", "reason": "no"}
+    results = ann.submit(f"/ops/approvals/batch{kept}", **fields)
+    assert "1 of 1 decisions were recorded" in results.text
+    assert f'<a href="/ops/approvals{shown}">Approvals</a>' in results.text
+    assert "Nothing else that your filter selects is pending" in page(f"/ops/approvals/{second}{kept}")
+    assert f'Next in the queue: <a href="/ops/approvals/{fraud}">' in page(f"/ops/approvals/{second}")
+    assert ann.get(f"/ops/approvals/{second}?kind=nothing").status_code == 400
 
 
 def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -> None:
