@@ -141,11 +141,14 @@ def test_a_filter_of_the_queue_is_kept_by_cards_by_what_is_next_and_by_batches(f
 def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -> None:
     ann, first = fixtures.browser("ann"), fixtures.approval()
     page = ann.get("/ops/approvals").get_data(as_text=True)
-    (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
+    (address,) = re.findall(r'role="status" hx-get="(/ops/approvals/standing[^"]+)"', page)
+    assert "data-stale-note hidden>Whether the queue has changed could not be checked." in page
     assert ann.get(address).status_code == 204
     fixtures.approval()
     assert "2 are pending now" in ann.get(address).get_data(as_text=True)
-    (mark,) = re.findall(r'hx-get="(/ops/approvals/[^"]+/state[^"]+)"', card(ann, first))
+    shown = card(ann, first)
+    assert "data-stale-note hidden>Whether this has changed meanwhile could not be checked." in shown
+    (mark,) = re.findall(r'hx-get="(/ops/approvals/[^"]+/state[^"]+)"', shown)
     assert ann.get(mark).status_code == 204
     say(fixtures.browser("bob", proved=True), first)
     told = ann.get(mark).get_data(as_text=True)
