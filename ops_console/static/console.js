@@ -40,6 +40,14 @@ document.addEventListener("htmx:before:response", (event) => {
   tellSignedOut(true, pressed(event));
 });
 
+document.addEventListener("htmx:after:request", (event) => {
+  const { response, text } = event.detail?.ctx ?? {};
+  if (!isAct(event) || !(response?.status >= 500) || text?.includes('<main id="main"')) return;
+  // No page of ours: a proxy answered for a console that it cannot reach. What was written stays where it is.
+  event.preventDefault();
+  tellBelow("offline", true, pressed(event));
+});
+
 // After an act the page is another: readers of the screen begin where it speaks, and a refusal comes into view.
 document.addEventListener("htmx:after:swap", (event) => {
   if (!isAct(event)) return;

@@ -85,6 +85,23 @@ def test_only_an_act_that_met_the_end_of_the_session_is_said_to_be_not_carried_o
     assert page_answers(tmp_path, program) == [*after_the_loss, *after_the_act, True, "nothing", False, "signed out"]
 
 
+def test_a_proxys_error_page_takes_nothing_that_was_written_away(tmp_path: Path) -> None:
+    """The finding: while the console restarted, the proxy's "502 Bad Gateway" took the card's place, with a reason that
+    somebody had written.
+    """
+    program = """
+    const answered = (status, text, isLive = false) => {
+      offline.hidden = true;
+      const sourceElement = isLive ? { hasAttribute: () => true } : null;
+      return [tell("htmx:after:request", { sourceElement, text, response: { status } }), !offline.hidden];
+    };
+    const ours = '<body><main id="main" tabindex="-1">';
+    return [answered(200, ours), answered(503, ours), answered(502, "<h1>Bad Gateway</h1>"), answered(503, ""), answered(502, "", true)];
+    """
+    swapped, kept = [True, False], [False, True]
+    assert page_answers(tmp_path, program) == [swapped, swapped, kept, kept, swapped]
+
+
 def test_a_form_that_loads_the_whole_page_is_not_sent_twice_by_an_impatient_finger(tmp_path: Path) -> None:
     """The finding: a double click on Sign in used up a password that works once and took away the answer that had the
     session, so that its owner was locked out.
