@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from datetime import datetime
-from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
@@ -59,7 +58,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
             context,
             lambda: _lift(context, halt_id),
             again=lambda told: page.show(told, halt_id),
-            then=ADDRESS + _query(),
+            then=ADDRESS + shell.kept_query("q"),
         )
 
 
@@ -77,13 +76,13 @@ class _Page:
         tenant_id = actor().tenant_id
         rows, left_out = list_lifted_too(self._context.pool, tenant_id)
         in_force, lifted = ([row for row in rows if (row.lifted_at is None) is open_] for open_ in (True, False))
-        sought = _sought()
+        sought = request.args.get("q", "").strip()
         drawn = _drawn(in_force, sought, halt_id)
         measured = sorted((*drawn, *lifted), key=lambda row: row.set_at, reverse=True)[:MEASURED]
         return shell.page(
             self._context, "halts.html", title="Halts", refused=refused,
             about=halt_id, given=request.form, in_force=drawn, lifted=lifted, left_out=left_out,
-            asked={"q": sought}, query=_query(), hidden=len(in_force) - len(drawn), most=MOST_SHOWN,
+            asked={"q": sought}, query=shell.kept_query("q"), hidden=len(in_force) - len(drawn), most=MOST_SHOWN,
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
             effects={row.halt_id: self._effect(tenant_id, row) for row in measured}, looked=EFFECTS_AFTER_HALT,
         )  # fmt: skip
@@ -99,15 +98,6 @@ class _Page:
                 if len(self._final) > MOST_FINAL:
                     del self._final[next(iter(self._final))]
         return found
-
-
-def _sought() -> str:
-    return request.args.get("q", "").strip()
-
-
-def _query() -> str:
-    """The search as the end of an address, so that lifting one of many halts keeps it."""
-    return f"?{urlencode({'q': sought})}" if (sought := _sought()) else ""
 
 
 def _drawn(in_force: list[HaltRow], sought: str, about: str) -> list[HaltRow]:

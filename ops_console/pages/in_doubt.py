@@ -36,7 +36,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         currency = _currency(by_amount)
         rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount, currency=currency)
         return shell.page(
-            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, currency=currency, most=MOST_SHOWN,
+            context, "in_doubt.html", title="In doubt", rows=rows, kept=_kept(), by_amount=by_amount, currency=currency, most=MOST_SHOWN,
             totals=in_doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
         )  # fmt: skip
 
@@ -51,8 +51,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         about = path_id(operation_id, "operation")
         return shell.attempt(
             context, lambda: _resolve(context, about), again=lambda told: _one(context, about, told),
-            then=f"{ADDRESS}/{about}",
+            then=f"{ADDRESS}/{about}{_kept()}",
         )  # fmt: skip
+
+
+def _kept() -> str:
+    """The list's order and currency as the end of an address, for the way back from one operation."""
+    return shell.kept_query("sort", "currency")
 
 
 def _currency(by_amount: bool) -> str | None:
@@ -71,7 +76,7 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
     since = found.in_doubt_since.isoformat() if found.in_doubt_since else ""
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
-        refused=refused, given=request.form, row=found, events=events,
+        refused=refused, given=request.form, row=found, events=events, kept=_kept(),
         reason_text=reason_text, resolution=_resolution(events), since=since, most_events=MOST_OF_OPERATION,
         # A choice that was made for an earlier doubt of the operation is not preselected for this one.
         chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,

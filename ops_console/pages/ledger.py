@@ -67,7 +67,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.post("/ledger")
     @shell.shows(lambda told: _list(context, told))
     def ledger_process_one() -> Response:
-        return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=ADDRESS)
+        then = ledger_filter.address(ADDRESS, ledger_filter.given())
+        return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=then)
 
     @pages.get("/ledger/<given_id:ledger_entry_id>")
     def ledger_entry(ledger_entry_id: str) -> Response:

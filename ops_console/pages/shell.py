@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import urlencode
 
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
@@ -193,6 +194,15 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
 def flash_message(context: ConsoleContext, text: str, kind: str) -> None:
     """Store a message for the next page. `kind` is done, note or warning."""
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
+
+
+def kept_query(*names: str) -> str:
+    """Return these fields of the query string as the end of an address, without blank ones; "" if none is left.
+
+    With it, an action on one row of a list leads back to the list as the person had it.
+    """
+    given = {name: text for name in names if (text := request.args.get(name, "").strip())}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def back_to(address: str) -> Response:

@@ -85,6 +85,19 @@ def test_amounts_of_different_currencies_are_not_compared(fixtures: Any, monkeyp
         assert vic.get(f"/ops/in-doubt{bad}").status_code == 400, bad
 
 
+def test_the_order_of_the_list_is_kept_by_the_pages_of_its_operations(fixtures: Any) -> None:
+    operation_id, abe = doubted(fixtures, "100.00", 1), fixtures.browser("abe", "admin", proved=True)
+    kept, path = "?sort=amount&currency=USD", f"/ops/in-doubt/{operation_id}"
+    shown = kept.replace("&", "&amp;")
+    assert f'href="{path}{shown}"' in abe.get(f"/ops/in-doubt{kept}").text
+    page = abe.get(f"{path}{kept}").text
+    assert f'<a href="/ops/in-doubt{shown}">In doubt</a>' in page
+    assert f'action="{path}/resolve{shown}#refused"' in page
+    form = {"executed": "yes", "evidence": "the bank has it", "in_doubt_since": looked_at(abe, operation_id)}
+    done = abe.submit(f"{path}/resolve{kept}", **form)
+    assert (done.status_code, done.headers["Location"]) == (303, f"{path}{kept}")
+
+
 @pytest.mark.parametrize(("executed", "budget"), [("yes", "captured"), ("no", "released")])
 def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, executed: str, budget: str) -> None:
     app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1)

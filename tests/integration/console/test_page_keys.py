@@ -186,6 +186,21 @@ def test_of_many_keys_the_newest_are_drawn_and_a_search_finds_the_others(fixture
     assert "No key in use matches" in nothing and "Till" not in nothing
 
 
+def test_who_revokes_one_key_of_a_search_sees_the_others_of_it(fixtures: Any) -> None:
+    """The finding: after each of an agent's keys the search was gone, and the next one had to be sought again."""
+    for agent in ("robbed", "robbed", "another"):
+        issue_key(fixtures.pool, fixtures.tenant_id, agent_id=agent, label=f"of {agent}")
+    abe = fixtures.browser("abe", "admin", fixtures.app())
+    lists = re.compile(r'action="(/ops/keys/[^"]+/(?:revoke|rotate)[^"]*)#refused"')
+    acts = lists.findall(abe.get("/ops/keys?q=of+robbed").text)
+    assert len(acts) == 4 and all(one.endswith("?q=of+robbed") for one in acts)
+    refused = abe.submit(acts[1])
+    assert refused.status_code == 400 and lists.findall(refused.text) == acts, "a proof is missing"
+    done = abe.submit(acts[1], proof=PASSWORD)
+    assert (done.status_code, done.headers["Location"]) == (303, "/ops/keys?q=of+robbed")
+    assert lists.findall(abe.get(done.headers["Location"]).text) == acts[2:]
+
+
 @pytest.mark.parametrize("sought", ["", "TILL 1", "agent-7", "münze", "nowhere"])
 def test_the_page_reads_no_more_keys_than_it_draws(fixtures: Any, sought: str) -> None:
     """The finding: it read all that the tenant ever had, which took a second with 22,000."""

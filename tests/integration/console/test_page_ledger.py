@@ -465,11 +465,13 @@ def test_the_page_says_what_the_worker_answered(fixtures: Any, result: dict[str,
     worker = threading.Thread(target=answer_requests, args=(fixtures, 1, stop, result))
     worker.start()
     try:
-        assert ann.submit("/ops/ledger", request_id=str(uuid.uuid4())).status_code == 303
+        answer = ann.submit("/ops/ledger?status=ERROR", request_id=str(uuid.uuid4()))
     finally:
         stop.set()
         worker.join()
-    assert f'<p class="said {kind}">{said}</p>' in ann.get("/ops/ledger").text
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/ops/ledger?status=ERROR"), "the filter is kept"
+    page = ann.get("/ops/ledger?status=ERROR").text
+    assert f'<p class="said {kind}">{said}</p>' in page and 'action="/ops/ledger?status=ERROR#refused"' in page
 
 
 def test_mutant_that_names_each_question_anew_processes_two(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
