@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 import segno
@@ -31,6 +31,7 @@ from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.core.wording import counted
 from sentinel.platform.http.bodies import StrictSchema, Text, load
 from sentinel.store.ids import new_id
+from sentinel.store.queries import database_time
 
 ADDRESS = "/ops/account"
 SECOND_FACTOR = f"{ADDRESS}/second-factor"
@@ -159,7 +160,7 @@ def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response
 
 def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
     who = g.signed_in
-    now = datetime.now(UTC)
+    now = database_time(context.pool)
     usable, over = _newest_tokens(list_tokens(context.pool, who.tenant_id, who.operator_id), now)
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,

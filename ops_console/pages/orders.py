@@ -5,7 +5,7 @@ An analyst decides a queued order on its approval card, and an order that came b
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from flask import Blueprint, Response, request, url_for
@@ -29,6 +29,7 @@ from ops_console.read_models.order_views import budget_of_order
 from ops_console.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import load
+from sentinel.store.queries import database_time
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"
@@ -102,7 +103,7 @@ def _values(context: ConsoleContext, asked: dict[str, str], found: list[Any]) ->
     is_first = "cursor" not in request.args
     return {
         "asked": asked, "rows": found[:PAGE], "is_first": is_first, "lanes": order_views.LANES, "words": reason_in_words,
-        "older": ledger_filter.address(ADDRESS, asked, **cursor) if last else None, "now": datetime.now(UTC), "soon": _SOON,
+        "older": ledger_filter.address(ADDRESS, asked, **cursor) if last else None, "now": database_time(context.pool), "soon": _SOON,
         "newest": ledger_filter.address(ADDRESS, asked), **(_overview(context) if is_first and not asked else {}),
     }  # fmt: skip
 
@@ -178,7 +179,7 @@ def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.F
     way, policies = way_of(row, changes), context.inspector.in_force(context.pool)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
-        moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC),
+        moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=database_time(context.pool),
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         refund_refused=refund_refusal(policies, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, policies), refused=refused, given=request.form,

@@ -29,6 +29,7 @@ from sentinel.authority.halts import HaltRow, list_halts
 from sentinel.authority.switches import flipped_switches
 from sentinel.core.wording import counted
 from sentinel.store.database import Pool
+from sentinel.store.queries import database_time
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "Operators and keys",
           "other": "Other actions"}  # fmt: skip
@@ -100,7 +101,7 @@ def _clock(minute: int) -> str:
 
 
 def _now(context: ConsoleContext, tenant_id: uuid.UUID) -> dict[str, Any]:
-    now = datetime.now(UTC)
+    now = database_time(context.pool)
     ledger = read_ledger(lambda: _ledger(context.ledger, tenant_id)).value
     load = ledger.load if ledger else None
     switches = [row for row in flipped_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]

@@ -192,6 +192,12 @@ def scalar(pool: Pool, statement: str, fields: Mapping[str, Any] | None = None) 
 NOW = "select clock_timestamp()"
 
 
+def database_time(pool: Pool) -> datetime:
+    """The database's time, which decides what is overdue and what has expired."""
+    found: datetime = scalar(pool, NOW)
+    return found
+
+
 class DatabaseClock:
     """The database's time, accurate to half a round trip."""
 
