@@ -82,8 +82,8 @@ Each program acts as one role, and its login must not be able to become another:
 a login of your own and grant it only that role. At its start and in `/readyz`, a program checks its own connection: the login, the roles
 it can become and its time limits. It refuses a login that is a superuser, can create roles, or is a member of `sentinel_owner`, and
 names it. No program connects as an administrator. These commands do: `sentinel migrate`, `sentinel demo` on a database of your own, which it migrates, and
-`sentinel gates run` where it creates its scratch database on your server. Every other command may: with the login of the schema's owner, changes of
-people, keys and webhooks do not wait for a second administrator ([deployment.md](deployment.md#first-people-and-keys)).
+`sentinel gates run` where it creates its scratch database on your server. `sentinel tenants`, `operators`, `keys` and `webhooks` may: with the login of the
+schema's owner, their changes do not wait for a second administrator ([deployment.md](deployment.md#first-people-and-keys)).
 
 Each role has a connection limit that covers what its program needs. `sentinel migrate` sets it once, and keeps a limit that you set:
 
