@@ -15,6 +15,8 @@ from sentinel.client.errors import ActionDenied, KeyConflict, NoAnswerKind, Reje
 from sentinel.client.transport import RawResponse
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from typing_extensions import NotRequired  # noqa: UP035 - typing of Python 3.10 has none
 
     from sentinel.client import answers
@@ -85,6 +87,9 @@ REPORT = "/action/guard/report"
 """The path of a report; the path of its batch form begins with it."""
 _MOST_PLACES = 400
 """The largest exponent of a `Decimal`: a few characters with an exponent could otherwise become gigabytes of digits."""
+MOST_DECISIONS = 64
+"""Decided approvals per answer. Each is up to 10 KB, because its reason may have 2,000 characters, and an answer of more
+than 1 MiB is refused."""
 _MOST_RESULT_BYTES, _MOST_RESULT_DEPTH, _MOST_ERROR = 32_768, 12, 4_000
 """Of a report, within the authority's limits: 64 KiB and 16 levels for a body, in its batch form too, and 4,000 characters of an error."""
 _FIRST_BACKOFF_SECONDS = 0.05
@@ -291,6 +296,14 @@ def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalVi
 
     path = f"/approval/{quote(str(approval_id), safe='')}"
     return ClientCall("GET", path, None, lambda _, found: readers().approval_view(found))
+
+
+def decisions_call(since: datetime, limit: int) -> ClientCall[list[answers.ApprovalDecision]]:
+    """Return the call of `approvals/since`, for at most `MOST_DECISIONS`."""
+    from urllib.parse import urlencode
+
+    path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})
+    return ClientCall("GET", path, None, lambda _, found: readers().approval_decisions(found))
 
 
 def heartbeat_call(agent_id: str) -> ClientCall[str]:

@@ -159,12 +159,19 @@ class Client:
         those of the same instant as the last of them.
 
         One may become visible up to ten seconds after a later one. After `limit` of them or more continue from the last
-        one, otherwise from ten seconds before the last one seen, and recognise repeats by their ids.
+        one, otherwise from ten seconds before the last one seen, and recognise repeats by their ids. Asks for a part of
+        them at a time, all within the client's timeout.
         """
-        from urllib.parse import urlencode
-
-        path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})
-        return self._run(ClientCall("GET", path, None, lambda _, found: readers().approval_decisions(found)))
+        found: list[answers.ApprovalDecision] = []
+        deadline = time.monotonic() + self.timeout_seconds
+        while True:
+            wanted = min(limit - len(found), calls.MOST_DECISIONS)
+            part, _ = self._tried(calls.decisions_call(since, wanted), deadline)
+            found += part
+            # A full part whose last decision is no later than `since` would be fetched again for ever.
+            if len(part) < wanted or len(found) >= limit or part[-1].decided_at <= since:
+                return found
+            since = part[-1].decided_at
 
     def heartbeat(self, agent_id: str | None = None) -> str:
         """Return the agent's status: OK, PAUSE or KILL."""
@@ -258,9 +265,13 @@ class Client:
     def _run(self, call: ClientCall[Parsed]) -> Parsed:
         return self._tried(call)[0]
 
-    def _tried(self, call: ClientCall[Parsed]) -> tuple[Parsed, bool]:
-        """Return the answer, and whether an earlier attempt may have reached the authority too."""
-        sent, deadline, was_lost = call.sent, time.monotonic() + self.timeout_seconds, False
+    def _tried(self, call: ClientCall[Parsed], deadline: float | None = None) -> tuple[Parsed, bool]:
+        """Return the answer, and whether an earlier attempt may have reached the authority too.
+
+        `deadline` is in monotonic seconds; without one, the call has the client's timeout.
+        """
+        sent, was_lost = call.sent, False
+        deadline = time.monotonic() + self.timeout_seconds if deadline is None else deadline
         for attempt in range(self._retries + 1):
             try:
                 with call_span(call.method, call.path):

@@ -8,7 +8,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -155,6 +157,28 @@ def test_a_key_for_another_operation_is_a_conflict_and_is_not_repeated(
     for answered in client.guard_many([{"action": "refund.create", "params": large, "idempotency_key": "k"}] * 2):
         assert isinstance(answered, KeyConflict) and answered.recorded_params == first
         assert answered.tightened == {"decision": "DENY", "reason_code": "over_limit", "reason": "over_limit!"}
+
+
+def test_decided_approvals_come_in_answers_that_are_small_enough(authority: FakeAuthority, client: Client) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    limits: list[int] = []
+    decided = [
+        {"request_id": str(uuid.uuid4()), "status": "rejected", "reason": "x" * 9000, "decided_at": moment.isoformat()}
+        for moment in (began + timedelta(seconds=place + 1) for place in range(200))
+    ]
+
+    def answer(exchange: Exchange) -> bool:
+        asked = parse_qs(urlsplit(exchange.handler.path).query)
+        since, limit = datetime.fromisoformat(asked["since"][0]), int(asked["limit"][0])
+        limits.append(limit)
+        later = [one for one in decided if datetime.fromisoformat(one["decided_at"]) > since]
+        exchange.answer(200, {"decisions": later[:limit]})
+        return True
+
+    authority.misbehave = answer
+    assert [one.request_id for one in client.approvals_since(began)] == [one["request_id"] for one in decided]
+    assert len(client.approvals_since(began, limit=100)) == 100
+    assert limits == [64, 64, 64, 64, 64, 36]
 
 
 def test_a_refused_request_says_why(authority: FakeAuthority, client: Client) -> None:
