@@ -17,7 +17,7 @@ import {
   type StartReceipt,
   type Wire,
 } from "./answers.js";
-import { codeOf, KeyConflict, Rejected, Unreachable } from "./errors.js";
+import { codeOf, KeyConflict, type ProblemDocument, Rejected, Unreachable } from "./errors.js";
 import { isObject, malformed } from "./fields.js";
 import type { RawAnswer } from "./transport.js";
 
@@ -170,7 +170,21 @@ export function readAnswer<Answer>(call: Call<Answer>, raw: RawAnswer): Answer {
   if (raw.status < 400 || !found) malformed(`status ${raw.status} without a problem document`);
   const problem = { status: raw.status, type, title: textOf(found["title"]), detail: textOf(found["detail"]) };
   const isConflict = raw.status === 422 && codeOf(type) === "idempotency-key-reused";
-  throw isConflict ? new KeyConflict(problem) : new Rejected(problem);
+  throw isConflict ? keyConflict(problem, found) : new Rejected(problem);
+}
+
+/** With what the authority says of the key's first use; with nothing of it where a part of that is malformed. */
+function keyConflict(problem: ProblemDocument, found: JsonObject): KeyConflict {
+  const recorded = found["recorded_params"];
+  const worse = found["tightened"] ?? null;
+  if (!isObject(recorded)) return new KeyConflict(problem);
+  if (worse === null) return new KeyConflict(problem, recorded);
+  if (!isObject(worse)) return new KeyConflict(problem);
+  return new KeyConflict(problem, recorded, {
+    decision: textOf(worse["decision"]),
+    reasonCode: textOf(worse["reason_code"]),
+    reason: textOf(worse["reason"]),
+  });
 }
 
 /** Seconds until the call may be repeated. Throws the error where it may not, or no time is left for it. */

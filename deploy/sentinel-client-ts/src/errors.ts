@@ -69,9 +69,30 @@ export class Rejected extends ClientError {
   }
 }
 
+/** What the policy decides on the params sent now, and the reason that is new. */
+export interface Tightened {
+  readonly decision: string;
+  readonly reasonCode: string;
+  readonly reason: string;
+}
+
 /** 422 idempotency-key-reused: the key belongs to another operation. */
 export class KeyConflict extends Rejected {
   override readonly name: string = "KeyConflict";
+  /** Why the policy is stricter about the params sent now; undefined where it is not, or where there are no `recordedParams`. */
+  readonly tightened: Tightened | undefined;
+  readonly #recordedParams: Readonly<Record<string, unknown>> | undefined;
+
+  constructor(problem: ProblemDocument, recordedParams?: Readonly<Record<string, unknown>>, tightened?: Tightened) {
+    super(problem);
+    this.tightened = tightened;
+    this.#recordedParams = recordedParams;
+  }
+
+  /** The params that the key was first used with, if this requester used it. Printing the error does not show them. */
+  get recordedParams(): Readonly<Record<string, unknown>> | undefined {
+    return this.#recordedParams;
+  }
 }
 
 /** Not allowed. `reasonCode` is the authority's, `reason` its sentence. Not final: a halt covers what was permitted before it. */

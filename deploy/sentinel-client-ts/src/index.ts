@@ -21,7 +21,7 @@ export {
   StartedTooLate,
   Unreachable,
 } from "./errors.js";
-export type { NoAnswerKind } from "./errors.js";
+export type { NoAnswerKind, Tightened } from "./errors.js";
 export { guarded, throwUnlessPermitted } from "./guarded.js";
 export type { GuardedOptions } from "./guarded.js";
 export type { components, operations, paths } from "./openapi.js";

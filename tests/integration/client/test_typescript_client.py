@@ -314,6 +314,38 @@ def test_a_busy_answer_says_why(package: Path, authority: FakeAuthority, status:
     assert found == {"said": {"busy": "Unreachable", "code": code or "none"}, "called": {}}
 
 
+CONFLICT = """
+const asking = client();
+await asking.guard({ action: "gift_card.issue", ...refund("k") });
+const of = (value) => ({ idempotencyKey: "k", params: { ...refund("k").params, amount: { value, currency: "USD" } } });
+const known = (error) => [error.recordedParams?.amount.value ?? "none", error.tightened ?? "none"];
+said["knows of other"] = known(await tried("other", asking, of(2)));
+said["knows of worse"] = known(await tried("worse", asking, of(2000)));
+"""
+
+
+def test_a_conflict_says_what_the_key_was_first_used_with(package: Path, authority: FakeAuthority) -> None:
+    found = ran(package, CONFLICT, authority.url, "key")
+    worse = {"decision": "DENY", "reasonCode": "over_limit", "reason": "over_limit!"}
+    assert found["said"] == {
+        "other": "KeyConflict", "knows of other": [1, "none"], "worse": "KeyConflict", "knows of worse": [1, worse],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("worse", ["x", ["x"], 1])
+def test_a_malformed_conflict_says_nothing_of_the_first_use(
+    package: Path, authority: FakeAuthority, worse: object
+) -> None:
+    def refuse(exchange: Exchange) -> bool:
+        first = {"amount": {"value": 1, "currency": "USD"}}
+        exchange.problem(422, "idempotency-key-reused", recorded_params=first, tightened=worse)
+        return True
+
+    authority.misbehave = refuse
+    program = 'said.known = (await tried("asked", client(), refund("k"))).recordedParams ?? "none";'
+    assert ran(package, program, authority.url, "key")["said"] == {"asked": "KeyConflict", "known": "none"}
+
+
 @pytest.mark.parametrize("when", ["permitted before", "asked under it"])
 def test_a_halt_over_what_was_permitted_is_no_refusal_for_good(
     package: Path, authority: FakeAuthority, when: str
