@@ -14,7 +14,7 @@ import orjson
 
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
+from sentinel.authority.api.schemas import MOST_IN_BATCH, BatchRequestSchema
 from sentinel.authority.api.traced import TracedHandler, trace_of, traced_batch
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
@@ -175,14 +175,36 @@ def _in_batch(answer: EdgeResponse) -> dict[str, Any]:
 
 
 def batch_documentation(
-    summary: str, *, problems: Sequence[int], security: Sequence[dict[str, list[str]]]
+    single: Documentation, *, problems: Sequence[int], security: Sequence[dict[str, list[str]]]
 ) -> Documentation:
-    """Return the documentation of a route's batch form."""
+    """Return the documentation of the batch form of a route with this documentation."""
+    _, answered = single.responses[200]
+    answer = {
+        "type": "object",
+        "required": ["status", "body"],
+        "properties": {
+            "status": {"type": "integer", "description": "The status that the request would get alone."},
+            "replayed": {"const": True, "description": "Stands for the header `Idempotent-Replayed`; left out without it."},
+            "body": {"oneOf": [answered, {"$ref": "#/components/schemas/Problem"}]},
+        },
+    }  # fmt: skip
+    requests = {"type": "array", "minItems": 1, "maxItems": MOST_IN_BATCH, "items": single.request}
     return Documentation(
-        f"{summary}: up to 64 at once",
+        f"{single.summary}: up to {MOST_IN_BATCH} at once",
         description="Each request gets the answer that it would get alone, as `{status, body}`, in the same order.",
-        request=_batch,
-        responses={200: ("The answers.", BatchAnswerSchema())},
+        request={
+            "type": "object", "required": ["requests"], "properties": {"requests": requests}, "additionalProperties": False,
+        },
+        responses={
+            200: (
+                "The answers; the body of a refused request's is a problem document.",
+                {
+                    "type": "object",
+                    "required": ["answers"],
+                    "properties": {"answers": {"type": "array", "items": answer}},
+                },
+            )
+        },
         problems=problems,
         security=security,
-    )
+    )  # fmt: skip

@@ -92,5 +92,5 @@ DOCUMENTATION = {
     ),
 }  # fmt: skip
 DOCUMENTATION["/action/check/batch"] = batch_documentation(
-    DOCUMENTATION["/action/check"].summary, problems=PROBLEMS, security=SECURITY
+    DOCUMENTATION["/action/check"], problems=PROBLEMS, security=SECURITY
 )

@@ -372,7 +372,7 @@ DOCUMENTATION = {
     ),
 }  # fmt: skip
 DOCUMENTATION |= {
-    f"{path}/batch": batch_documentation(told.summary, problems=PROBLEMS, security=SECURITY)
+    f"{path}/batch": batch_documentation(told, problems=PROBLEMS, security=SECURITY)
     for path, told in tuple(DOCUMENTATION.items())
 }
 

@@ -14,6 +14,8 @@ MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
 }
 
+MOST_IN_BATCH = 64
+
 REPORTED = {"description": "Any JSON; the report is never refused because of it. Only its digest is stored."}
 
 
@@ -111,13 +113,7 @@ class CheckReportRequestSchema(_Bound):
 class BatchRequestSchema(StrictSchema):
     """Several requests of one route."""
 
-    requests = fields.List(JsonObject(), required=True, validate=Length(min=1, max=64))
-
-
-class BatchAnswerSchema(Schema):
-    """The status and body of each request's answer; the body of a refused one is a problem document."""
-
-    answers = fields.List(fields.Dict(), required=True)
+    requests = fields.List(JsonObject(), required=True, validate=Length(min=1, max=MOST_IN_BATCH))
 
 
 class AmountSchema(Schema):

@@ -26,7 +26,7 @@ class Documentation:
 
     summary: str
     description: str = ""
-    request: Schema | None = None
+    request: Schema | dict[str, Any] | None = None
     responses: Mapping[int, tuple[str, Schema | dict[str, Any] | None]] = field(default_factory=dict)
     problems: Sequence[int] = ()
     parameters: Sequence[dict[str, Any]] = ()

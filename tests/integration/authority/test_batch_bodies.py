@@ -61,3 +61,27 @@ def test_what_is_no_batch_is_refused_by_the_name_of_what_is_wrong(
     assert answer.status_code == 400
     assert list(answer.get_json()["errors"]) == [named], answer.text
     assert "Content-Length" not in answer.text
+
+
+def test_the_document_says_what_a_batch_and_its_answers_consist_of(fixtures: Fixtures) -> None:
+    document = fixtures.client.get("/openapi.json").get_json()
+
+    def schema(name: str) -> dict[str, str]:
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    for route, asked, answered in (
+        ("guard", "GuardRequest", "GuardAnswer"), ("guard/start", "StartRequest", "StartReceipt"),
+        ("guard/report", "ReportRequest", "ReportReceipt"), ("check", "CheckRequest", "CheckAnswer"),
+    ):  # fmt: skip
+        told = document["paths"][f"/api/sentinel/action/{route}/batch"]["post"]
+        sent = told["requestBody"]["content"]["application/json"]["schema"]
+        assert sent["properties"]["requests"] == {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 64,
+            "items": schema(asked),
+        }
+        found = told["responses"]["200"]["content"]["application/json"]["schema"]
+        one = found["properties"]["answers"]["items"]
+        assert one["required"] == ["status", "body"]
+        assert one["properties"]["body"] == {"oneOf": [schema(answered), schema("Problem")]}
