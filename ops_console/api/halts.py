@@ -6,6 +6,13 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from ops_console.api.answer_schemas import (
+    HaltLiftedSchema,
+    HaltListSchema,
+    HaltSetSchema,
+    InDoubtPageSchema,
+    InDoubtResolvedSchema,
+)
 from ops_console.api.rendering import (
     LIMIT,
     OPERATOR,
@@ -31,7 +38,6 @@ from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
 _SET, _LIFT, _RESOLVE = SetHaltSchema(), LiftHaltSchema(), ResolveInDoubtSchema()
-_ANY = {"type": "object"}
 _LISTED = f"The tenant's halts and global ones; with lifted=true also the newest {MOST_LIFTED} lifted ones, and left_out says whether there are more."
 
 
@@ -58,7 +64,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the halt and in-doubt routes."""
 
     @blueprint.get("/halts")
-    @documented("Halts in force, newest first", responses={200: (_LISTED, _ANY)}, problems=READING,
+    @documented("Halts in force, newest first", responses={200: (_LISTED, HaltListSchema())}, problems=READING,
                 security=OPERATOR, parameters=(in_query("lifted", enum=["true"]),))  # fmt: skip
     def show_halts() -> Response:
         if request.args.get("lifted") != "true":
@@ -67,7 +73,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halts": [halt_view(row) for row in rows], "left_out": left_out})
 
     @blueprint.post("/halts")
-    @documented("Set a halt", request=_SET, responses={200: ("It was already in force.", _ANY), 201: ("In force.", _ANY)},
+    @documented("Set a halt", request=_SET, responses={200: ("It was already in force.", HaltSetSchema()), 201: ("In force.", HaltSetSchema())},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_halt() -> Response:
         person = actor()
@@ -80,7 +86,13 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halt_id": done.halt_id, "already": done.already}, 200 if done.already else 201)
 
     @blueprint.post("/halts/<halt_id>/lift")
-    @documented("Lift a halt", request=_LIFT, responses={200: ("Lifted.", _ANY)}, problems=WRITING, security=OPERATOR)
+    @documented(
+        "Lift a halt",
+        request=_LIFT,
+        responses={200: ("Lifted.", HaltLiftedSchema())},
+        problems=WRITING,
+        security=OPERATOR,
+    )
     def lift(halt_id: str) -> Response:
         person = actor()
         person.must_be("admin")
@@ -90,7 +102,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halt_id": halt_id, "lifted": True})
 
     @blueprint.get("/in-doubt")
-    @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", _ANY)},
+    @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", InDoubtPageSchema())},
                 problems=READING, security=OPERATOR,
                 parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=200)))  # fmt: skip
     def show_in_doubt() -> Response:
@@ -100,7 +112,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"in_doubt": [in_doubt_view(row) for row in rows], **following})
 
     @blueprint.post("/in-doubt/<operation_id>/resolve")
-    @documented("Resolve it as executed or not executed", request=_RESOLVE, responses={200: ("Recorded.", _ANY)}, problems=WRITING,
+    @documented("Resolve it as executed or not executed", request=_RESOLVE, responses={200: ("Recorded.", InDoubtResolvedSchema())}, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def resolve(operation_id: str) -> Response:
         person = actor()

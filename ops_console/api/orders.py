@@ -8,6 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
+from ops_console.api.answer_schemas import AlertPageSchema
 from ops_console.api.rendering import (
     LIMIT,
     OPERATOR,
@@ -35,7 +36,6 @@ from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
 _DECISION = OrderVoteSchema()
-_ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 _SHOWN_OTHERWISE = frozenset({
@@ -110,7 +110,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/orders/alerts")
     @documented(
-        "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", _ANY)},
+        "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", AlertPageSchema())},
         problems=READING, security=OPERATOR,
         parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip

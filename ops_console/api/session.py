@@ -9,6 +9,7 @@ from ops_console.accounts.own_account import change_own_password
 from ops_console.accounts.sessions import SignedIn
 from ops_console.accounts.sign_in import sign_out
 from ops_console.accounts.step_up import step_up
+from ops_console.api.answer_schemas import TokenListSchema, TokenMadeSchema
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
 from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import ConsoleContext
@@ -108,7 +109,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
 def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/tokens")
     @documented("Create an API token for yourself", request=_CREATE_TOKEN,
-                responses={201: ("The token; it is shown only this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
+                responses={201: ("The token; it is shown only this once.", TokenMadeSchema())}, problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_token() -> Response:
         if not g.by_cookie:
             # Otherwise a stolen token could create another one that outlives its own expiry and revocation.
@@ -129,7 +130,7 @@ def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
         )  # fmt: skip
 
     @blueprint.get("/tokens")
-    @documented("Your own tokens", responses={200: ("The list, without the tokens themselves.", {"type": "object"})},
+    @documented("Your own tokens", responses={200: ("The list, without the tokens themselves.", TokenListSchema())},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_tokens() -> Response:
         who: SignedIn = g.signed_in

@@ -6,6 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
+from ops_console.api.answer_schemas import SwitchChangeSchema, SwitchListSchema
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, present
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import ConsoleContext
@@ -16,7 +17,6 @@ from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
 _ON, _OFF = SwitchOnSchema(), SwitchOffSchema()
-_ANY = {"type": "object"}
 
 
 def gate_view(gate: str, state: GateState) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/switches")
     @documented("Switches, and whether each can be turned on",
-                responses={200: ("Every switch; `fault` where the file of switches cannot be used.", _ANY)},
+                responses={200: ("Every switch; `fault` where the file of switches cannot be used.", SwitchListSchema())},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_switches() -> Response:
         book = context.switches.declared
@@ -54,7 +54,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response(present({"switches": [switch_view(row) for row in rows], "fault": book.fault}))
 
     @blueprint.post("/switches/<name>/on")
-    @documented("Turn a switch on, or move its canary", request=_ON, responses={200: ("It is on.", _ANY)},
+    @documented("Turn a switch on, or move its canary", request=_ON, responses={200: ("It is on.", SwitchChangeSchema())},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def switch_on(name: str) -> Response:
         person = actor()
@@ -66,9 +66,8 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         ))  # fmt: skip
 
     @blueprint.post("/switches/<name>/off")
-    @documented(
-        "Turn a switch off", request=_OFF, responses={200: ("It is off.", _ANY)}, problems=WRITING, security=OPERATOR
-    )
+    @documented("Turn a switch off", request=_OFF, responses={200: ("It is off.", SwitchChangeSchema())}, problems=WRITING,
+                security=OPERATOR)  # fmt: skip
     def switch_off(name: str) -> Response:
         person = actor()
         person.must_be("approver")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
+from ops_console.api.answer_schemas import LIVE_STATUS, PublicPackSchema
 from ops_console.api.rendering import LIMIT, in_query, json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
@@ -31,7 +32,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
         responses={
             200: (
                 "One object per agent; `status` is halted, degraded (a part of it is halted), active or idle.",
-                {"type": "object"},
+                LIVE_STATUS,
             )
         },
         problems=(503,),
@@ -52,7 +53,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(
-        "A public proof pack", responses={200: ("The pack with its hash.", {"type": "object"})}, problems=(404, 503)
+        "A public proof pack", responses={200: ("The pack with its hash.", PublicPackSchema())}, problems=(404, 503)
     )
     def proof(proof_id: str) -> Response:
         # Only for agents on the board. Somebody who was given another agent's pack can paste it at /verify/.

@@ -70,8 +70,11 @@ def answered_on_the_loop(
 
 def document_health(routes: Flask | Blueprint, whether: str) -> None:
     """Add /healthz and /readyz, which every edge answers, to the documented routes; `whether` is the summary of /readyz."""
-    found: dict[str, Any] = {"type": "object"}
-    healthz = Documentation("Whether the process answers", responses={200: ("The process answers.", found)})
+    alive = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+    checks = {"type": "object", "additionalProperties": {"type": "boolean"}}
+    status = {"enum": ["ready", "not ready"]}
+    found = {"type": "object", "required": ["status", "checks"], "properties": {"status": status, "checks": checks}}
+    healthz = Documentation("Whether the process answers", responses={200: ("The process answers.", alive)})
     readyz = Documentation(
         whether, responses={200: ("Ready.", found), 503: ("Not ready; `checks` says which check fails.", found)}
     )

@@ -8,13 +8,34 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from ops_console.accounts.operator_tokens import TokenListing
+from ops_console.api.answer_schemas import (
+    AlertViewSchema,
+    DeadLetterViewSchema,
+    EndpointViewSchema,
+    GateViewSchema,
+    HaltViewSchema,
+    InDoubtViewSchema,
+    PublicPackSchema,
+    SwitchViewSchema,
+    TokenViewSchema,
+)
+from ops_console.api.halts import halt_view, in_doubt_view
 from ops_console.api.orders import order_view
 from ops_console.api.refunds import entry_view
 from ops_console.api.schemas import LedgerEntrySchema, OrderViewSchema
+from ops_console.api.switches import gate_view, switch_view
+from ops_console.api.webhooks import dead_letter_view, endpoint_view
 from ops_console.audience import Audience
-from ops_console.read_models.order_views import OrderRow
+from ops_console.read_models.order_views import AlertRow, OrderRow
 from ops_console.read_models.refund_views import LedgerEntryRow
 from ops_console.settings import load_console_settings
+from sentinel.authority.gate_reports import GateState
+from sentinel.authority.halts import HaltRow
+from sentinel.authority.in_doubt import InDoubtRow
+from sentinel.authority.switches import SwitchView
+from sentinel.authority.webhooks import DeadLetter, EventEndpoint
+from sentinel.core.publication import PACK_FIELDS
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.docs_page import require_docs_page
 from tests.support.undocumented import undocumented_routes
@@ -54,6 +75,36 @@ def test_the_document_has_every_member_of_an_order_and_of_a_ledger_row() -> None
     assert order_view(order, MagicMock()).keys() <= OrderViewSchema().fields.keys()
     entry = row_with_everything(LedgerEntryRow, amount_minor=1, currency="USD", risk={"stale_window": False})
     assert entry_view(entry).keys() == LedgerEntrySchema().fields.keys()
+
+
+def test_the_document_has_every_member_of_what_other_routes_list() -> None:
+    state = row_with_everything(GateState, refusal="no_report")
+    shown: list[tuple[Any, Any]] = [
+        (halt_view(row_with_everything(HaltRow)), HaltViewSchema()),
+        (in_doubt_view(row_with_everything(InDoubtRow, amount_minor=1, currency="USD")), InDoubtViewSchema()),
+        (endpoint_view(row_with_everything(EventEndpoint)), EndpointViewSchema()),
+        (dead_letter_view(row_with_everything(DeadLetter)), DeadLetterViewSchema()),
+        (switch_view(row_with_everything(SwitchView, gate_state=state)), SwitchViewSchema()),
+        (gate_view("x", state), GateViewSchema()),
+        ({one.name for one in fields(AlertRow)}, AlertViewSchema()),
+        ({one.name for one in fields(TokenListing)}, TokenViewSchema()),
+        (PACK_FIELDS, PublicPackSchema()),
+    ]
+    for members, schema in shown:
+        assert set(members) == set(schema.fields), schema
+
+
+def test_no_answer_is_only_an_object_to_the_document(fixtures: Any) -> None:
+    document = fixtures.app().test_client().get("/openapi.json").json
+    bare = {
+        path
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        for answer in operation["responses"].values()
+        for content in answer.get("content", {}).values()
+        if content["schema"] == {"type": "object"}
+    }
+    assert bare == {"/openapi.json"}
 
 
 def test_the_document_says_what_counts_where_nothing_is_given(fixtures: Any) -> None:
