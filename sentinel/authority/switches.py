@@ -50,6 +50,7 @@ LIST_SWITCHES = """
 select name, is_on, canary_percent, changed_at, changed_by, reason from sentinel.switches
 where tenant_id = %(tenant_id)s order by name
 """
+# Only of declared names: while the file cannot be used, an agent may turn off, and so add, any number of others.
 IN_FORCE = """
 select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level,
   coalesce(array(select jsonb_array_elements_text(proof.unproven)), '{}') as unproven
@@ -58,7 +59,7 @@ left join lateral (
   select coalesce(g.report -> 'unproven', g.report -> 'simulated') as unproven from sentinel.gate_reports g
   where g.tenant_id = s.tenant_id and g.switch = s.name and g.passed
   order by g.created_at desc, g.report_id desc limit 1) as proof on true
-where s.tenant_id = %(tenant_id)s
+where s.tenant_id = %(tenant_id)s and s.name = any(%(names)s::text[])
 union all
 select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
@@ -91,9 +92,12 @@ def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
     return all_rows(pool, SwitchRow, LIST_SWITCHES, {"tenant_id": tenant_id})
 
 
-def switches_and_halts(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchOrHalt]:
-    """Return the tenant's changed switches, its halts in force and the global ones, in one query, for its agents."""
-    return all_rows(pool, SwitchOrHalt, IN_FORCE, {"tenant_id": tenant_id, "owners": [tenant_id, GLOBAL_HALT_OWNER]})
+def switches_and_halts(pool: Pool, tenant_id: uuid.UUID, declared_switches: DeclaredSwitches) -> list[SwitchOrHalt]:
+    """Return the tenant's changed switches among the declared ones, its halts in force and the global ones, in one query,
+    for its agents."""
+    return all_rows(pool, SwitchOrHalt, IN_FORCE, {
+        "tenant_id": tenant_id, "names": list(declared_switches.switches), "owners": [tenant_id, GLOBAL_HALT_OWNER],
+    })  # fmt: skip
 
 
 def _turn_on(

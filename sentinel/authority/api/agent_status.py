@@ -80,11 +80,12 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
     )  # fmt: skip
     def show_switches() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)
-        found = switches_and_halts(context.authority.pool, caller.tenant_id)
+        declared = context.switches.declared
+        found = switches_and_halts(context.authority.pool, caller.tenant_id, declared)
         return json_response(orjson.dumps({
             "switches": {
                 name: {"on": is_on, "canary_percent": percent, **({"unproven": list(unproven)} if unproven else {})}
-                for name, (is_on, percent, unproven) in switch_states(context.switches.declared, found).items()
+                for name, (is_on, percent, unproven) in switch_states(declared, found).items()
             },
             "halts": [{"scope": one.name, "target": one.target, "level": one.level} for one in found if one.kind == "halt"],
             "policies": {one.policy.policy_id: one.digest for one in context.authority.policies.library.policies},

@@ -310,10 +310,19 @@ def test_a_switch_whose_gate_was_taken_out_of_the_file_needs_no_proof_of_its_sys
     """No gate can try Stripe, so its branches need a switch without one: an old report must not hold their rows back for ever."""
     record(fixtures, report={"simulated": [], "unproven": ["ticket", "stripe"]})
     on(fixtures)
-    found = switches_and_halts(fixtures.console_pool, fixtures.tenant_id)
+    found = switches_and_halts(fixtures.console_pool, fixtures.tenant_id, BOOK)
     assert switch_states(BOOK, found)[FEE] == (True, 5, ["ticket", "stripe"])
     ungated = {**BOOK.switches, FEE: replace(BOOK.switches[FEE], gate=None, policy=None)}
     assert switch_states(DeclaredSwitches(ungated), found)[FEE] == (True, 5, ())
+
+
+def test_agents_read_no_switch_that_was_turned_off_while_the_file_declared_none(fixtures: Fixtures) -> None:
+    unreadable = replace(BOOK, switches={}, fault="cannot be read")
+    off(fixtures, "made.up", declared_switches=unreadable)
+    off(fixtures)
+    found = switches_and_halts(fixtures.console_pool, fixtures.tenant_id, BOOK)
+    assert [one.name for one in found] == [FEE]
+    assert switches_and_halts(fixtures.console_pool, fixtures.tenant_id, unreadable) == []
 
 
 @pytest.mark.parametrize("arranged", [no_report, of_the_text_before_a_reload])
