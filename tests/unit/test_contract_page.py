@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ops_console.board import stream
-from sentinel.core.errors import InvalidInput
-from sentinel.core.operation import build_operation
+from sentinel.authority.switches import CanaryTooWide, GateRefused
+from sentinel.core.errors import InvalidInput, PasswordChangeRequired, TooManyOpenPermits, TooManyOpenQuestions
+from sentinel.core.operation import IDENTIFIER_PARAMS, MAX_IDENTIFIER, MAX_KEY, MAX_TEXT, build_operation
+from sentinel.platform.http.problems import STATUSES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "CONTRACT.md").read_text()
 
@@ -32,6 +34,19 @@ def test_the_params_that_the_page_says_are_refused_are() -> None:
     with pytest.raises(InvalidInput) as refused:
         digest(params)
     assert refused.value.errors == {"params.currency": "is required next to amount"}
+
+
+def test_the_codes_of_every_refusal_are_on_the_page() -> None:
+    (row,) = re.findall(r"\| Codes \| .*", PAGE)
+    kinds = (*STATUSES, TooManyOpenPermits, TooManyOpenQuestions, PasswordChangeRequired, CanaryTooWide, GateRefused)
+    assert {kind.code for kind in kinds} - set(re.findall(r"`([a-z-]+)`", row)) == set()
+
+
+def test_the_page_names_the_params_that_are_identifiers() -> None:
+    (paragraph,) = re.findall(r"\*\*Params\.\*\*.*?\n\n", PAGE, re.DOTALL)
+    assert IDENTIFIER_PARAMS <= set(re.findall(r"`([a-z_]+)`", paragraph))
+    assert f"at most {MAX_TEXT:,} characters" in paragraph and f"1 to {MAX_KEY} printable" in paragraph
+    assert f"at most {MAX_IDENTIFIER} characters" in paragraph
 
 
 def test_each_named_event_of_the_public_stream_is_on_the_page() -> None:
