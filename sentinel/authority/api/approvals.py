@@ -69,7 +69,8 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
     stream = Documentation(
         "Approval decisions as server-sent events",
-        description="First CONNECTED, then what was decided since `last_seen`, then each new decision. A key that is over its rate limit"
+        description="First CONNECTED, then what was decided after the time `last_seen`, then each new decision; a `last_seen` that is no"
+        " time counts as absent. A key that is over its rate limit"
         " waits for CONNECTED, up to ten seconds.",
         responses={200: ("Lines `data: {json}`.", {"type": "string"})}, problems=(401, 403, 503),
         security=SECURITY, content_type="text/event-stream",

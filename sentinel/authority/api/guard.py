@@ -356,7 +356,7 @@ DOCUMENTATION = {
         description="The decision is committed before it is returned. A repeat with the same idempotency key returns the recorded decision."
         " With `start_id`, a permitted operation is started in the same commit, and the answer contains the start's receipt.",
         request=GuardRequestSchema(), responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
-        security=SECURITY,
+        security=SECURITY, headers={"Idempotent-Replayed": "`true` where the decision was recorded by an earlier request."},
     ),
     "/action/guard/start": Documentation(
         "Redeem the permit just before the side effect", request=StartRequestSchema(),

@@ -191,7 +191,7 @@ class ReportReceiptSchema(Schema):
 class CheckAnswerSchema(Schema):
     """What would be decided now."""
 
-    decision = fields.String(required=True)
+    decision = fields.String(required=True, validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
     reason = fields.String(required=True)
     reason_code = fields.String(required=True)
     policy_id = fields.String(required=True)
@@ -217,7 +217,7 @@ class HeadroomSchema(Schema):
 class ApprovalSchema(Schema):
     """An approval as the requesting agent sees it."""
 
-    status = fields.String(required=True)
+    status = fields.String(required=True, validate=OneOf(["pending", "approved", "rejected", "expired"]))
     agent_id = fields.String(required=True)
     action = fields.String(required=True)
     expires_at = fields.String(required=True)
@@ -230,7 +230,7 @@ class ApprovalDecisionSchema(Schema):
     """One decided approval."""
 
     request_id = fields.String(required=True)
-    status = fields.String(required=True)
+    status = fields.String(required=True, validate=OneOf(["approved", "rejected", "expired"]))
     approver = fields.Raw(required=True, metadata={"type": ["string", "null"]})
     reason = fields.Raw(required=True, metadata={"type": ["string", "null"]})
     agent_id = fields.String(required=True)

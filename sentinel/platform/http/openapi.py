@@ -22,7 +22,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """The description of a route in the document. `responses`: status → (description, schema or None for problems)."""
+    """The description of a route in the document. `responses`: status → (description, schema or None for problems);
+    `headers`: name → description, of an answer 200."""
 
     summary: str
     description: str = ""
@@ -32,6 +33,7 @@ class Documentation:
     parameters: Sequence[dict[str, Any]] = ()
     security: Sequence[dict[str, list[str]]] = ()
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def documented(summary: str, **rest: Any) -> Callable[[View], View]:
@@ -95,6 +97,11 @@ PROBLEM: dict[str, Any] = {
         "decision": {"const": "DENY"},
         "reason_code": {"const": "engine_unavailable"},
         "retryable": {"const": True},
+        "act_until": {
+            "type": "string",
+            "format": "date-time",
+            "description": "With `still-acting`: until when the caller may act.",
+        },
         "recorded_params": {
             "type": "object",
             "description": "With `idempotency-key-reused`, for the requester that asked first: the params that it asked about.",
@@ -112,6 +119,14 @@ PROBLEM: dict[str, Any] = {
         },
     },
 }
+
+_RETRY_AFTER: dict[str, Any] = {
+    "Retry-After": {
+        "description": "In how many seconds the request may be sent again. With 409 only for `still-deciding`.",
+        "schema": {"type": "integer"},
+    }
+}
+_WITH_RETRY_AFTER = (409, 429, 503)
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -187,13 +202,23 @@ def _operation(rule: Any, method: str, told: Documentation) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": told.request}}}
     for status, (text, schema) in told.responses.items():
         content = {told.content_type: {"schema": schema}} if schema is not None else {}
-        operation["responses"][str(status)] = {"description": text, **({"content": content} if content else {})}
+        headers = {name: _header(means) for name, means in told.headers.items()} if status == 200 else {}
+        operation["responses"][str(status)] = {
+            "description": text,
+            **({"headers": headers} if headers else {}),
+            **({"content": content} if content else {}),
+        }
     for status in told.problems:
         operation["responses"][str(status)] = {
             "description": "A problem document.",
+            **({"headers": _RETRY_AFTER} if status in _WITH_RETRY_AFTER else {}),
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     return operation
+
+
+def _header(means: str) -> dict[str, Any]:
+    return {"description": means, "schema": {"type": "string"}}
 
 
 def _path_parameters(rule: Any, told: Documentation) -> list[dict[str, Any]]:

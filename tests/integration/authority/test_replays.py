@@ -220,6 +220,14 @@ def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtu
     assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 3
 
 
+def test_the_document_names_the_headers_that_a_client_acts_on(fixtures: Fixtures) -> None:
+    document = fixtures.client.get("/openapi.json").get_json()
+    answers = document["paths"]["/api/sentinel/action/guard"]["post"]["responses"]
+    assert {status: list(answer["headers"]) for status, answer in answers.items() if "headers" in answer} == {
+        "200": ["Idempotent-Replayed"], **{status: ["Retry-After"] for status in ("409", "429", "503")},
+    }  # fmt: skip
+
+
 def first_asked(answer: Any) -> dict[str, Any]:
     """What a conflict says of the question that was first asked under its key."""
     told = answer.get_json()
