@@ -135,11 +135,15 @@ def internal_problem(request_id: str) -> Problem:
     )
 
 
+_PHRASES = {414: "Request-URI Too Long"}
+"""Phrases that a later Python words otherwise (since 3.13 "URI Too Long"): a problem's type must not change with it."""
+
+
 def unread_problem(status: int, detail: str, request_id: str) -> Problem:
     """The problem document for input that the server could not read as a request, e.g. two Hosts or a header without an end."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return internal_problem(request_id)
-    title = HTTPStatus(status).phrase
+    title = _PHRASES.get(status) or HTTPStatus(status).phrase
     headers = {"Retry-After": "1"} if status == HTTPStatus.TOO_MANY_REQUESTS else None
     return _problem(status, title.lower().replace(" ", "-"), title, detail, request_id, headers=headers)
 

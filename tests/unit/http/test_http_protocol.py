@@ -20,6 +20,7 @@ from flask import Flask, request
 from uvicorn.server import ServerState
 
 from sentinel.core.errors import InvalidInput
+from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import FILES, docs_page
@@ -447,6 +448,20 @@ def test_what_two_readers_could_read_differently_is_refused_as_a_problem(sent: b
         assert served.hot.begun == []
 
     within(scene)
+
+
+def test_the_type_of_a_problem_does_not_depend_on_pythons_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later:
+        """As `HTTPStatus` of Python 3.13."""
+
+        INTERNAL_SERVER_ERROR, TOO_MANY_REQUESTS = 500, 429
+
+        def __init__(self, status: int) -> None:
+            self.phrase = "URI Too Long"
+
+    monkeypatch.setattr(problems, "HTTPStatus", Later)
+    told = orjson.loads(problems.unread_problem(414, "too long", "id")[0])
+    assert told["type"] == "urn:sentinel:problem:request-uri-too-long"
 
 
 def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -> None:
