@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from sentinel.client import Client
 from sentinel.integrations import ToolGuard
@@ -24,6 +25,7 @@ from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
 from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
+from sentinel.mcp_proxy.sessions import AgentSessions
 from sentinel.mcp_proxy.spans import collect_spans
 from sentinel.mcp_proxy.subscriptions import Subscriptions
 from sentinel.mcp_proxy.tasks import TaskIds, Tasks
@@ -81,6 +83,8 @@ class Proxy:
         app = self.server.streamable_http_app(
             stateless_http=not self._options.has_sessions, transport_security=security
         )
+        if self._options.has_sessions:
+            app = AgentSessions(app, lambda scope: scope[SCOPE_KEY], handshakes=HANDSHAKE_PROTOCOL_VERSIONS)
         tokens = AccessTokens(access) if access is not None else None
         return AgentsOnly(app, AgentKeys(self._options.authority, self._authority), tokens)
 
