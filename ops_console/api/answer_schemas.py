@@ -8,7 +8,7 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import OneOf
 
-from ops_console.api.schemas import MoneySchema
+from ops_console.api.schemas import AlertViewSchema, MoneySchema
 
 _SCOPES, _LEVELS = ("global", "tenant", "agent", "action", "scenario", "agent_action"), ("pause", "kill")
 _LIVE = ("halted", "degraded", "active", "idle")
@@ -189,22 +189,6 @@ class ResendAskedSchema(Schema):
     """How many dead letters are sent again."""
 
     asked = fields.Integer(required=True)
-
-
-class AlertViewSchema(Schema):
-    """An alert about an order; `next_attempt_at` is left out once it is delivered."""
-
-    alert_id = fields.UUID(required=True)
-    kind = fields.String(required=True)
-    source = fields.String(required=True)
-    order_id = fields.String(required=True)
-    summary = fields.String(required=True)
-    attempts = fields.Integer(required=True)
-    last_error = fields.String()
-    next_attempt_at = fields.DateTime()
-    delivered_at = fields.DateTime()
-    delivered_by = fields.String()
-    created_at = fields.DateTime(required=True)
 
 
 class AlertPageSchema(Schema):

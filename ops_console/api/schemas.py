@@ -149,6 +149,32 @@ _OUTCOME = (
 )
 
 
+class ReasonSchema(Schema):
+    """A reason code, and its sentence."""
+
+    code = fields.String(required=True)
+    text = fields.String(required=True)
+
+
+class VoteViewSchema(Schema):
+    """One person's vote on an approval. `counts` is false if the person could no longer give it."""
+
+    operator = fields.String(required=True)
+    verdict = fields.String(required=True)
+    reason = fields.String(required=True)
+    via = fields.String(required=True)
+    voted_at = fields.DateTime(required=True)
+    counts = fields.Boolean(required=True)
+
+
+class EarlierVoteSchema(VoteViewSchema):
+    """A vote on an earlier approval of the same operation. `counts` says whether it counts on this one too."""
+
+    approval_id = fields.UUID(required=True)
+    required_role = fields.String(required=True)
+    required_people = fields.Integer(required=True)
+
+
 class ApprovalViewSchema(Schema):
     """An approval, and how it was decided."""
 
@@ -159,7 +185,7 @@ class ApprovalViewSchema(Schema):
     resource = fields.String(required=True)
     amount = fields.Nested(MoneySchema)
     digest = fields.String(required=True)
-    reasons = fields.List(fields.Raw(), required=True)
+    reasons = fields.List(fields.Nested(ReasonSchema), required=True)
     required_role = fields.String(required=True)
     required_people = fields.Integer(required=True)
     approvals_given = fields.Integer(required=True)
@@ -184,8 +210,8 @@ class ApprovalViewSchema(Schema):
     change_text = fields.String(metadata={"description": "The change in a sentence."})
     outcome = fields.String(metadata={"description": _OUTCOME})
     outcome_text = fields.String(metadata={"description": "The outcome in a sentence."})
-    votes = fields.List(fields.Raw())
-    earlier_votes = fields.List(fields.Raw())
+    votes = fields.List(fields.Nested(VoteViewSchema))
+    earlier_votes = fields.List(fields.Nested(EarlierVoteSchema))
 
 
 class ApprovalPageSchema(Schema):
@@ -273,6 +299,63 @@ class LedgerEntrySchema(Schema):
     updated_at = fields.String(required=True)
 
 
+class SignalSchema(Schema):
+    """One sign of risk: a stable code, and what was seen."""
+
+    code = fields.String(required=True)
+    detail = fields.String(required=True)
+
+
+class ShopEffectSchema(Schema):
+    """What the shop was or is to be told of an order."""
+
+    kind = fields.String(required=True, validate=OneOf(["fulfil", "hold"]))
+    state = fields.String(required=True)
+    tries = fields.Integer(required=True)
+    tried_at = fields.DateTime()
+    shop_reference = fields.String()
+    last_error = fields.String()
+    reported_at = fields.DateTime()
+    report_error = fields.String()
+
+
+class LaneEventSchema(Schema):
+    """One change of an order's lane or status."""
+
+    event = fields.String(required=True)
+    from_lane = fields.String()
+    from_status = fields.String(required=True)
+    to_lane = fields.String()
+    to_status = fields.String(required=True)
+    occurred_at = fields.DateTime(required=True)
+
+
+class AnalystDecisionSchema(Schema):
+    """What a person decided about an order, and the order's status at that time."""
+
+    decision = fields.String(required=True)
+    from_status = fields.String(required=True)
+    decided_by = fields.String(required=True)
+    reason = fields.String(required=True)
+    decided_at = fields.DateTime(required=True)
+
+
+class AlertViewSchema(Schema):
+    """An alert about an order; `next_attempt_at` is left out once it is delivered."""
+
+    alert_id = fields.UUID(required=True)
+    kind = fields.String(required=True)
+    source = fields.String(required=True)
+    order_id = fields.String(required=True)
+    summary = fields.String(required=True)
+    attempts = fields.Integer(required=True)
+    last_error = fields.String()
+    next_attempt_at = fields.DateTime()
+    delivered_at = fields.DateTime()
+    delivered_by = fields.String()
+    created_at = fields.DateTime(required=True)
+
+
 class OrderViewSchema(Schema):
     """An order under review without customer data. `offers` are the decisions an analyst may take now."""
 
@@ -283,10 +366,10 @@ class OrderViewSchema(Schema):
     status = fields.String(required=True)
     lane = fields.String(validate=OneOf(["low", "medium", "high"]))
     band = fields.String(validate=OneOf(["low", "medium", "high", "unknown"]))
-    signals = fields.List(fields.Raw(), required=True)
+    signals = fields.List(fields.Nested(SignalSchema), required=True)
     model = fields.String()
     score_ms = fields.Integer()
-    reason = fields.Raw(metadata={"description": "Why the authority decided so: `code` and `text`."})
+    reason = fields.Nested(ReasonSchema, metadata={"description": "Why the authority decided so."})
     offers = fields.List(fields.String(validate=OneOf(["fulfil", "refund", "hold", "retry"])), required=True)
     operation_id = fields.String()
     proof_id = fields.String()
@@ -299,7 +382,7 @@ class OrderViewSchema(Schema):
     resolution_reason = fields.String()
     resolved_at = fields.String()
     ledger_entry_id = fields.String()
-    refund_refused = fields.Raw()
+    refund_refused = fields.Nested(ReasonSchema, metadata={"description": "Why a refund would be denied."})
     refund_in_doubt = fields.String(
         metadata={
             "description": "The operation in doubt of a refund filed for this order; until it is resolved, no decision is offered."
@@ -311,17 +394,27 @@ class OrderViewSchema(Schema):
     received_at = fields.String(required=True)
     decided_at = fields.String()
     updated_at = fields.String(required=True)
-    effects = fields.List(fields.Raw())
-    events = fields.List(fields.Raw())
-    decisions = fields.List(fields.Raw())
-    alerts = fields.List(fields.Raw())
+    effects = fields.List(fields.Nested(ShopEffectSchema))
+    events = fields.List(fields.Nested(LaneEventSchema))
+    decisions = fields.List(fields.Nested(AnalystDecisionSchema))
+    alerts = fields.List(fields.Nested(AlertViewSchema))
+
+
+class QueueFiguresSchema(Schema):
+    """How many orders wait for an analyst, how many of them for too long, and how many alerts are undelivered."""
+
+    queued = fields.Integer(required=True)
+    oldest_queued_seconds = fields.Float(required=True)
+    overdue = fields.Integer(required=True)
+    alerts_waiting = fields.Integer(required=True)
+    oldest_alert_seconds = fields.Float(required=True)
 
 
 class OrderPageSchema(Schema):
     """Orders, newest first, and how many wait."""
 
     orders = fields.List(fields.Nested(OrderViewSchema), required=True)
-    waiting = fields.Raw(required=True)
+    waiting = fields.Nested(QueueFiguresSchema, required=True)
     next_cursor = fields.String()
 
 
