@@ -85,7 +85,7 @@ class Stream:
     async def __call__(self, environ: dict[str, Any], receive: Receive, send: Send) -> None:
         """Send the decisions after the viewer's position, then new ones, until it disconnects.
 
-        Raises `InvalidInput`, `TooManyStreams` or `EngineUnavailable` before anything is sent.
+        Raises `TooManyStreams` or `EngineUnavailable` before anything is sent.
         """
         # A browser that reconnects repeats its first address; what it saw last is in the header `Last-Event-ID`.
         seen = last_seen(environ)

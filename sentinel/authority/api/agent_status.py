@@ -39,7 +39,10 @@ def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
     @documented(
         "The strictest halt that covers an agent", responses={200: ("OK (no halt), PAUSE or KILL.", HeartbeatSchema())},
         problems=_PROBLEMS, security=SECURITY,
-        parameters=({"name": "agent_id", "in": "query", "schema": {"type": "string"}},),
+        parameters=({
+            "name": "agent_id", "in": "query", "schema": {"type": "string", "maxLength": 128},
+            "description": "Required for a key that is bound to no agent.",
+        },),
     )  # fmt: skip
     def heartbeat() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)

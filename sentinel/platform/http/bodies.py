@@ -206,7 +206,7 @@ class ErrorText(fields.String):
     """The text of a caller's exception: cut and cleaned instead of refused, so that the message that carries it is not lost."""
 
     def __init__(self, *, most: int, **rest: Any) -> None:
-        super().__init__(**rest)
+        super().__init__(metadata={"description": f"What is behind {most} characters is cut off."}, **rest)
         self.most = most
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
