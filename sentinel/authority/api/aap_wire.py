@@ -85,11 +85,19 @@ class AapDecisionSchema(Schema):
     expires_at = fields.String()
 
 
+class AapReportedSchema(Schema):
+    """The outcome that was reported."""
+
+    status = fields.String(required=True, validate=OneOf(["succeeded", "failed"]))
+    note = fields.String()
+    reported_at = fields.String(required=True)
+
+
 class AapConsumptionSchema(Schema):
     """When the call was started (consumed), and its outcome if one was reported."""
 
     consumed_at = fields.String(required=True)
-    outcome = fields.Dict()
+    outcome = fields.Nested(AapReportedSchema)
 
 
 class AapAnswerSchema(Schema):

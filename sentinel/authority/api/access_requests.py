@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 from flask import Blueprint
+from marshmallow import Schema, fields
+from marshmallow.validate import OneOf
 
 from sentinel.authority.api.authority_calls import amended_problem
 from sentinel.authority.api.context import Context
@@ -40,6 +42,37 @@ class AccessRequestSchema(EvaluationRequestSchema):
     )
     requested_access = JsonObject()
     client = JsonObject()
+
+
+class TaskSchema(Schema):
+    """A task: the approval that a denied evaluation needs."""
+
+    id = fields.UUID(required=True)
+    status = fields.String(required=True, validate=OneOf(list(_STATUSES.values())))
+    status_endpoint = fields.String(required=True)
+    expires_at = fields.String(required=True)
+
+
+class TaskApprovalSchema(Schema):
+    """An approval, as `context.approval` of the next evaluation names it."""
+
+    id = fields.UUID(required=True)
+    approved_until = fields.String(required=True)
+    approved_at = fields.String()
+
+
+class TaskResultSchema(Schema):
+    """What to do now: evaluate again, with the approval."""
+
+    mode = fields.String(required=True, validate=OneOf(["reevaluate"]))
+    approval = fields.Nested(TaskApprovalSchema, required=True)
+
+
+class TaskAnswerSchema(Schema):
+    """A task, and its result once it is approved."""
+
+    task = fields.Nested(TaskSchema, required=True)
+    result = fields.Nested(TaskResultSchema)
 
 
 class _Refusal(Exception):
@@ -177,15 +210,14 @@ def _task(found: ApprovalRow, base: str) -> dict[str, Any]:
 def routes(root: Blueprint, context: Context) -> None:
     """Add the documentation of the routes to a blueprint without a prefix."""
     identify = partial(context.identity.caller, "guard")
-    task = {"type": "object", "required": ["task"]}
     problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)
     submit = Documentation(
         "Request access after a denied evaluation that a person may approve (AuthZEN access request profile)",
-        request=_access_request, responses={201: ("The task.", task)}, problems=problems, security=SECURITY,
+        request=_access_request, responses={201: ("The task.", TaskAnswerSchema())}, problems=problems, security=SECURITY,
     )  # fmt: skip
     show = Documentation(
         "The status of a task", description="`approved` permits nothing by itself: evaluate again.",
-        responses={200: ("The task.", task)}, problems=(401, 403, 404, 429, 503), security=SECURITY,
+        responses={200: ("The task.", TaskAnswerSchema())}, problems=(401, 403, 404, 429, 503), security=SECURITY,
     )  # fmt: skip
     root.add_url_rule(REQUESTS, "access_requests", answered_on_the_loop(submit), methods=["POST"])
     root.add_url_rule(f"{REQUESTS}/<task_id>", "access_request", answered_on_the_loop(show, identify), methods=["GET"])

@@ -19,6 +19,7 @@ from sentinel.authority.api.access_requests import AccessRequests, base_address
 from sentinel.authority.api.authority_calls import AuthorityCalls, amended_problem, retryable
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import (
+    MOST_EVALUATIONS,
     EvaluationRequestSchema,
     EvaluationsRequestSchema,
     Question,
@@ -50,7 +51,6 @@ from sentinel.tools.mapping import ToolRefused
 
 EVALUATION, EVALUATIONS = "/access/v1/evaluation", "/access/v1/evaluations"
 DISCOVERY = "/.well-known/authzen-configuration"
-MOST_EVALUATIONS = 64
 UNRECORDED = "idempotency_key_required"
 _UNRECORDED_TEXT = "This action must be reserved or counted, which a check does not do: ask with context.idempotency_key, or as a mapped tool."
 

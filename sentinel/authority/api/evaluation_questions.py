@@ -26,6 +26,7 @@ from sentinel.tools.operations import operation_of
 TOOL_TYPES = frozenset({"tool", "mcp_tool"})
 """Resource types whose id names a tool: "server/tool", or "tool" for a tool of the server `local`."""
 LOCAL = "local"
+MOST_EVALUATIONS = 64
 SEMANTICS = ("execute_all", "deny_on_first_deny", "permit_on_first_permit")
 _CHECKED = "evaluation"
 """The idempotency key of operations that are only checked; nothing is recorded under it."""
@@ -93,7 +94,7 @@ class EvaluationsRequestSchema(_Tolerant):
     resource = JsonObject()
     context = JsonObject()
     options = fields.Nested(EvaluationOptionsSchema)
-    evaluations = fields.List(fields.Raw(allow_none=True))
+    evaluations = fields.List(fields.Raw(allow_none=True), metadata={"maxItems": MOST_EVALUATIONS})
 
 
 class _OwnContextSchema(_Tolerant):

@@ -94,9 +94,18 @@ PROBLEM: dict[str, Any] = {
         "detail": {"type": "string"},
         "instance": {"type": "string", "description": "The request id."},
         "errors": {"type": "object", "additionalProperties": {"type": "string"}},
-        "decision": {"const": "DENY"},
+        "decision": {
+            "enum": ["DENY", False],
+            "description": "With `engine-unavailable`, for a client that reads only the decision; false in answers of AuthZEN.",
+        },
         "reason_code": {"const": "engine_unavailable"},
         "retryable": {"const": True},
+        "error": {
+            "type": "object",
+            "description": "Of the Agent Approval Protocol: the refusal in its terms.",
+            "required": ["type", "code", "message", "request_id"],
+            "properties": {name: {"type": "string"} for name in ("type", "code", "message", "request_id")},
+        },
         "act_until": {
             "type": "string",
             "format": "date-time",

@@ -19,6 +19,7 @@ from sentinel.authority.api.aap_wire import RequestStatus
 from sentinel.authority.api.approval_stream import ApprovalFeed
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
+from sentinel.platform.http.openapi import PROBLEM
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.source import ReloadedFile
 from sentinel.tools.parse import parse_tool_table
@@ -53,6 +54,12 @@ def test_what_is_allowed_is_consumed_once_and_its_outcome_reported(instance: Ins
     assert operation(instance.fixtures)[:2] == ("completed", "success")
     assert instance.show(asked["id"]) == done.json
     assert instance.fixtures.broken_invariants() == []
+
+
+def test_the_document_names_every_member_of_a_refusal(instance: Instance) -> None:
+    told = instance.consume(str(uuid.uuid4())).json
+    assert told["status"] == 404 and told.keys() <= PROBLEM["properties"].keys()
+    assert told["error"].keys() == PROBLEM["properties"]["error"]["properties"].keys()
 
 
 def test_the_same_key_is_the_same_request_and_another_body_a_conflict(instance: Instance) -> None:

@@ -14,6 +14,7 @@ from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import StillDeciding
+from sentinel.platform.http.openapi import PROBLEM
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import AGENT, SECRET, Fixtures, guard_body, served, start_body, unique
@@ -305,11 +306,14 @@ def test_a_start_id_twice_in_a_batch_is_answered_as_the_first_where_that_is_no(f
 
 
 def test_an_authority_without_its_database_says_nothing_that_reads_as_yes(fixtures: Fixtures) -> None:
+    from jsonschema import validate
+
     settings = Settings(database_url="postgresql://nobody@127.0.0.1:9/x", secret_keys=(SECRET,), pool_size=2)
     with served(settings, ReloadablePolicies(policies_dir())) as (_, app):
         for path in (ONE, MANY):
             found = app.test_client().post(path, json=refund(), headers={"X-API-Key": fixtures.key})
             assert found.status_code == 503 and found.json.get("decision", False) is False
+            validate(found.json, PROBLEM)
 
 
 def test_what_is_still_being_decided_is_asked_again(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
