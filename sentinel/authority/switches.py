@@ -63,6 +63,7 @@ where s.tenant_id = %(tenant_id)s and s.name = any(%(names)s::text[])
 union all
 select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
+  and (%(agent_id)s::text is null or scope not in ('agent', 'agent_action') or split_part(target, ' ', 1) = %(agent_id)s)
 """
 TURN_ON = """
 select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s,
@@ -92,11 +93,14 @@ def flipped_switches(pool: Pool, tenant_id: uuid.UUID) -> list[SwitchRow]:
     return all_rows(pool, SwitchRow, LIST_SWITCHES, {"tenant_id": tenant_id})
 
 
-def switches_and_halts(pool: Pool, tenant_id: uuid.UUID, declared_switches: DeclaredSwitches) -> list[SwitchOrHalt]:
+def switches_and_halts(
+    pool: Pool, tenant_id: uuid.UUID, declared_switches: DeclaredSwitches, agent_id: str | None = None
+) -> list[SwitchOrHalt]:
     """Return the tenant's changed switches among the declared ones, its halts in force and the global ones, in one query,
-    for its agents."""
+    for its agents; with an `agent_id` without the halts of other agents."""
     return all_rows(pool, SwitchOrHalt, IN_FORCE, {
         "tenant_id": tenant_id, "names": list(declared_switches.switches), "owners": [tenant_id, GLOBAL_HALT_OWNER],
+        "agent_id": agent_id,
     })  # fmt: skip
 
 

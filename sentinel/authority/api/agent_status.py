@@ -78,13 +78,13 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
     @documented(
         "The switches, the halts in force and the policies in force",
         description="For information before a request; guard and start refuse halted actions by themselves. A switch that is not"
-        " listed is off.",
+        " listed is off. For a key that is bound to an agent, without the halts of other agents.",
         responses={200: ("The switches, halts and policies.", SwitchesSchema())}, problems=_PROBLEMS, security=SECURITY,
     )  # fmt: skip
     def show_switches() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)
         declared = context.switches.declared
-        found = switches_and_halts(context.authority.pool, caller.tenant_id, declared)
+        found = switches_and_halts(context.authority.pool, caller.tenant_id, declared, caller.agent_id)
         return json_response(orjson.dumps({
             "switches": {
                 name: {"on": is_on, "canary_percent": percent, **({"unproven": list(unproven)} if unproven else {})}

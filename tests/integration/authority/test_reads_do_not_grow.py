@@ -429,7 +429,7 @@ SELDOM_LOOKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "the queue": (pending_sql(of_kind=False, behind=False), {"operator_id": None, "limit": 50}, 1),
     "a part of the queue": (part_end_sql(of_kind=False, behind=False), {"offset": MOST_LOOKED - 1, "limit": 2}, 0),
     "rare events": (page_texts("rare kind", ("kind",))[0], ANY_EVENT | {"limit": 50}, 1),
-    "switches in force": (IN_FORCE, {"owners": [], "names": ["small_refund.enabled"]}, 1),
+    "switches in force": (IN_FORCE, {"owners": [], "names": ["small_refund.enabled"], "agent_id": None}, 1),
 }
 """As `PAGES`."""
 

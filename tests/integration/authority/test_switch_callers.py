@@ -125,6 +125,22 @@ def test_agents_are_told_the_halts_over_their_tenant_and_the_policies_and_no_nam
     assert "secret" not in response.text
 
 
+def test_a_key_that_is_bound_to_an_agent_is_not_told_the_halts_of_others(fixtures: Fixtures) -> None:
+    own = {("tenant", ""), ("action", "x.y"), ("agent", "a"), ("agent_action", "a x.y")}
+    others = {("agent", "ab"), ("agent", "b"), ("agent_action", "b x.y")}
+    for scope, target in own | others:
+        fixtures.admin.execute(
+            "select sentinel.set_halt(%s, gen_random_uuid(), %s, %s, 'kill', 'why', 'who', gen_random_uuid())",
+            [fixtures.tenant_id, scope, target],
+        )
+
+    def told(key: str) -> set[tuple[str, str]]:
+        return {(one["scope"], one["target"]) for one in fixtures.get("switches", key=key).get_json()["halts"]}
+
+    assert told(fixtures.new_key(agent_id="a")) == own
+    assert told(fixtures.key) == own | others
+
+
 @pytest.mark.parametrize("prefix", ["/api/sentinel", "/api/haltstate/sentinel"])
 def test_an_agent_turns_off_and_hears_the_same_answer_again(fixtures: Fixtures, prefix: str) -> None:
     key = fixtures.new_key(agent_id="a-1")
