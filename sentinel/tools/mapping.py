@@ -408,7 +408,8 @@ def _amounts(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, A
 
 
 def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, code: str) -> Money:
-    currency = code.upper()
+    # ASCII alone: "u\u017fd", with a long s, is USD in capital letters, but not to the tool, which gets what was written.
+    currency = code.upper() if code.isascii() else code
     try:
         money = _MONEY_OF_UNIT[source.unit](value, currency)
         # Parsed whatever the unit, to check that the currency is known and the amount within bounds.

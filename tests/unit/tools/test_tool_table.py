@@ -434,6 +434,9 @@ def test_a_case_whose_operation_the_authority_refuses_is_named_and_the_others_ar
         ("10,50", "EUR", "must be a plain decimal number"),
         ("100000000000000000", "EUR", "at most 1000000000000 minor units"),
         ("1", "XXQ", "ISO 4217"),
+        ("1", "u\u017fd", "ISO 4217"),
+        ("1", "\u0131nr", "ISO 4217"),
+        ("1", "\u00dfp", "ISO 4217"),
     ],
 )
 def test_an_amount_that_is_no_money_is_refused_with_the_reason(amount: str, currency: str, why: str) -> None:
