@@ -12,8 +12,9 @@ from typing import Any
 from flask import Blueprint, Response, render_template, request
 
 from ops_console.board.latest import Silence
-from ops_console.board.reader import Board, Remembered
+from ops_console.board.reader import Board
 from ops_console.context import ConsoleContext
+from ops_console.remembered import Remembered
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
 from sentinel.platform.http.openapi import documented

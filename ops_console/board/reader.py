@@ -6,13 +6,11 @@ Everything public is made here (`core.publication`): pages, JSON, streams and pr
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
@@ -20,6 +18,7 @@ from ops_console.board.figures import DAY, Counts
 from ops_console.board.heads import Heads, Reach
 from ops_console.board.hub import CATCH_UP, KEPT
 from ops_console.board.latest import MOST_OTHERS, Latest, Silence
+from ops_console.remembered import Remembered
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
@@ -43,48 +42,6 @@ STEP, MOST_LOOKED = 20_000, 100_000
 """How many positions of the feed one statement reads, and one read in all: agents that are not shown may fill the feed."""
 MOST_PUBLISHED = 2 * KEPT
 """How many published decisions are cached: enough for what the stream keeps and what pages show."""
-MOST_REMEMBERED = 1_000
-"""How many answers one cache holds; the oldest gives way to a new one."""
-
-
-class Remembered:
-    """A cache with a short lifetime and one lock: many viewers cost the database as little as one."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._kept: dict[Any, tuple[float, Any]] = {}
-        self._failed: dict[Any, tuple[float, Exception]] = {}
-
-    def get(self, key: Any, ask: Callable[[], Any]) -> Any:
-        """Return the cached answer for `key`, else call `ask()` and cache its result. An error is raised to the caller
-        and to those that waited for the same answer meanwhile; it is not cached."""
-        came_at = self._clock()
-        with self._lock:
-            asked_at = self._clock()
-            kept = self._kept.get(key)
-            if kept is not None and asked_at - kept[0] < self._seconds:
-                return kept[1]
-            failed = self._failed.get(key)
-            if failed is not None and failed[0] > came_at:
-                # Else each of many callers would wait for its own timeout, one after the other.
-                raise failed[1].with_traceback(None)
-            self._failed.pop(key, None)
-            try:
-                answer = ask()
-            except Exception as error:
-                _keep(self._failed, key, (self._clock(), error))
-                raise
-            _keep(self._kept, key, (asked_at, answer))
-            return answer
-
-
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    kept.pop(key, None)  # so that the dict is in the order in which it was asked
-    kept[key] = value
-    if len(kept) > MOST_REMEMBERED:
-        del kept[next(iter(kept))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +103,7 @@ class Board:
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """Return (id, label) of the public tenant; the nil id, which has no decisions, if no or several tenants match."""
-        found: tuple[uuid.UUID, str] = self._tenant.get("tenant", self._find_tenant)
-        return found
+        return self._tenant.get("tenant", self._find_tenant)
 
     def _find_tenant(self) -> tuple[uuid.UUID, str]:
         known = [(one.tenant_id, one.label) for one in public_tenants(self.pool)]
@@ -160,9 +116,7 @@ class Board:
 
         At most `MOST_SHOWN`, read once for all callers, whatever their limits are.
         """
-        found: list[LiveEvent] = self._answers.get(
-            (self._tenant_id, "newest"), lambda: self.ask_newest(MOST_SHOWN).events
-        )
+        found = self._answers.get((self._tenant_id, "newest"), lambda: self.ask_newest(MOST_SHOWN).events)
         return found[:limit]
 
     def ask_newest(self, limit: int) -> Looked:
@@ -194,11 +148,8 @@ class Board:
     def agents(self) -> list[BoardAgent]:
         """Every public agent with a name, even without decisions, and the other agents that decided last."""
         tenant_id = self._tenant_id
-        halts: list[feed.PublicHalt] = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
-        found: tuple[Silence, dict[str, tuple[str, LiveEvent | None]]] = self._answers.get(
-            (tenant_id, "by agent"), lambda: self._ask_latest(tenant_id)
-        )
-        silence, latest = found
+        halts = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
+        silence, latest = self._answers.get((tenant_id, "by agent"), lambda: self._ask_latest(tenant_id))
         return [
             BoardAgent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last, silence)
             for name, (agent_id, last) in latest.items()

@@ -10,11 +10,11 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import LiftHaltSchema, SetHaltSchema
-from ops_console.board.reader import Remembered
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
+from ops_console.remembered import Remembered
 from sentinel.authority.halts import (
     EFFECTS_AFTER_HALT,
     HaltRow,
@@ -91,7 +91,7 @@ class _Page:
         key = (tenant_id, halt.halt_id, halt.lifted_at)
         if (kept := self._final.get(key)) is not None:
             return kept
-        found: LastEffect = self._soon.get(key, lambda: last_effect(self._context.pool, tenant_id, halt))
+        found = self._soon.get(key, lambda: last_effect(self._context.pool, tenant_id, halt))
         if found.is_final:
             with self._final_lock:
                 self._final[key] = found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from flask import Blueprint, Response, request
 
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
-from ops_console.board.reader import Remembered
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import cap_in_words
+from ops_console.remembered import Remembered
 from sentinel.authority.gate_reports import REFUSALS, list_reports
 from sentinel.authority.policies import OPERATIONS_LOOKED_AT, LimitUsageRow
 from sentinel.authority.policy_views import (
@@ -41,11 +40,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
     def limit_usage(views: list[PolicyView], most: int) -> dict[str, list[LimitUsageRow]]:
         tenant = actor().tenant_id
-        key: tuple[uuid.UUID, int, tuple[str, ...]] = (tenant, most, tuple(view.digest for view in views))
-        found: dict[str, list[LimitUsageRow]] = usage.get(
-            key, lambda: limit_usage_by_window(context.pool, tenant, views, most=most)
-        )
-        return found
+        key = (tenant, most, tuple(view.digest for view in views))
+        return usage.get(key, lambda: limit_usage_by_window(context.pool, tenant, views, most=most))
 
     @pages.get("/policies")
     def policies() -> Response:

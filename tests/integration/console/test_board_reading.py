@@ -17,7 +17,8 @@ import pytest
 from ops_console.board import reader
 from ops_console.board.agents import parse_public_agents
 from ops_console.board.hub import Hub
-from ops_console.board.reader import MOST_LOOKED, STEP, Board, Remembered
+from ops_console.board.reader import MOST_LOOKED, STEP, Board
+from ops_console.remembered import Remembered
 from sentinel.authority import feed
 from sentinel.authority.feed import NO_HEAD, AgentCount, FeedRow, Head
 from sentinel.authority.tenants import PublicTenant
@@ -421,7 +422,7 @@ def test_who_waited_for_an_answer_that_failed_shares_the_failure_and_who_comes_l
 
 def test_a_cache_holds_a_bounded_number_of_answers_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding: an answer whose key nobody named again was held for as long as the program ran."""
-    monkeypatch.setattr("ops_console.board.reader.MOST_REMEMBERED", 2)
+    monkeypatch.setattr("ops_console.remembered.MOST_REMEMBERED", 2)
     remembered, asked = Remembered(60.0), list[str]()
     for key in ("a", "b", "c", "c", "b", "a"):
         remembered.get(key, partial(asked.append, key))

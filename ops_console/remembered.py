@@ -1,0 +1,54 @@
+"""A cache with a short lifetime: however many people look at a page, its queries are made only every few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
+
+MOST_REMEMBERED = 1_000
+"""How many answers one cache holds; the oldest gives way to a new one."""
+
+
+class Remembered:
+    """A cache with a short lifetime and one lock: many viewers cost the database as little as one."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._failed: dict[Hashable, tuple[float, Exception]] = {}
+
+    def get(self, key: Hashable, ask: Callable[[], Answer]) -> Answer:
+        """Return the cached answer for `key`, else call `ask()` and cache its result. An error is raised to the caller
+        and to those that waited for the same answer meanwhile; it is not cached."""
+        came_at = self._clock()
+        with self._lock:
+            asked_at = self._clock()
+            kept = self._kept.get(key)
+            if kept is not None and asked_at - kept[0] < self._seconds:
+                known: Answer = kept[1]
+                return known
+            failed = self._failed.get(key)
+            if failed is not None and failed[0] > came_at:
+                # Else each of many callers would wait for its own timeout, one after the other.
+                raise failed[1].with_traceback(None)
+            self._failed.pop(key, None)
+            try:
+                answer = ask()
+            except Exception as error:
+                _keep(self._failed, key, (self._clock(), error))
+                raise
+            _keep(self._kept, key, (asked_at, answer))
+            return answer
+
+
+def _keep(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    kept.pop(key, None)  # so that the dict is in the order in which it was asked
+    kept[key] = value
+    if len(kept) > MOST_REMEMBERED:
+        del kept[next(iter(kept))]
