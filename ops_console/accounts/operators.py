@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
+
 from ops_console.accounts.second_factors import STEP_SECONDS
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, call_with_retry, one_row
@@ -174,9 +176,9 @@ def change_password(
         "password_hash": password_hash, "session_id": keep_session, "event_id": event_id,
     }  # fmt: skip
 
-    def call(connection: Any) -> bool:
+    def call(connection: psycopg.Connection[Any]) -> bool:
         with connection.transaction():
             connection.execute(_ONE_AT_A_TIME, fields)
-            return bool(connection.execute(CHANGE_PASSWORD, fields).rowcount == 1)
+            return connection.execute(CHANGE_PASSWORD, fields).rowcount == 1
 
     return call_with_retry(pool, call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import asdict
 from typing import Any
 
@@ -139,7 +140,7 @@ def _agent_id() -> str | None:
     return None if text is None else check_identifier(text, "agent_id", 128)
 
 
-def _before() -> Any:
+def _before() -> uuid.UUID | None:
     text = request.args.get("cursor")
     if not text:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -174,14 +175,14 @@ def _revoke(context: ConsoleContext, about: str) -> str:
     return "The key is revoked; it is refused everywhere within a second."
 
 
-def _form_id(wanted: dict[str, Any]) -> Any:
+def _form_id(wanted: dict[str, Any]) -> uuid.UUID:
     found = uuid_or_none(wanted["key_id"])
     if found is None:
         raise InvalidInput("this form is not valid any more; reload the page")
     return found
 
 
-def _owner(context: ConsoleContext, email: str | None) -> Any:
+def _owner(context: ConsoleContext, email: str | None) -> uuid.UUID | None:
     if email is None:
         return None
     for one in list_operators(context.pool, actor().tenant_id):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from flask import Blueprint, Response, request
 
@@ -87,7 +87,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _act(context, name, lambda: _turn_off(context, name))
 
 
-def _act(context: ConsoleContext, name: str, do: Any) -> Response:
+def _act(context: ConsoleContext, name: str, do: Callable[[], str]) -> Response:
     then = f"{ADDRESS}/switches/{name}"
     return shell.attempt(context, do, again=lambda told: _switch(context, name, told), then=then)
 

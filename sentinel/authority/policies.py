@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from psycopg import errors as pg
 
 from sentinel.authority.engine import Authority
@@ -176,7 +177,7 @@ def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]],
 
     asked = {"zones": sorted(set(zones))}
 
-    def call(connection: Any) -> None:
+    def call(connection: psycopg.Connection[Any]) -> None:
         with connection.transaction():
             connection.execute(LOCK_IN_FORCE)
             connection.execute(TRY_ZONES, asked)
@@ -242,7 +243,7 @@ def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> No
     While the database is unavailable nothing is refused: `declare_policies` checks the zones again.
     """
 
-    def call(connection: Any) -> None:
+    def call(connection: psycopg.Connection[Any]) -> None:
         for one in library.policies:
             try:
                 connection.execute(TRY_ZONES, {"zones": [one.policy.zone]})
