@@ -18,15 +18,15 @@ from worker.orders.key_check import key_check, required_default_tenant, trying_c
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID
 from worker.orders.processor import OrderProcessor
+from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, Scorer
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop, SimulatedShop
 from worker.orders.silent_shops import SilentShops
-from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
+from worker.orders.sources import FILE_NAME as SOURCES
+from worker.orders.sources import PolicyError, SourcesFile
 from worker.orders.store import OrderStore
-
-SIGNALS_FILE = "order_signals.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class OrderReview:
 def read_sources(settings: OrderReviewSettings) -> SourcesFile:
     """Load the declared sources. Raises `UnsafeConfiguration` with the file's fault, also where the budget has no time for look-ups."""
     try:
-        return SourcesFile(settings.policies_dir / FILE_NAME, budget_seconds=settings.budget_seconds)
+        return SourcesFile(settings.policies_dir / SOURCES, budget_seconds=settings.budget_seconds)
     except PolicyError as error:
         raise UnsafeConfiguration(str(error)) from None
 
@@ -60,7 +60,7 @@ def read_failpoints(settings: OrderReviewSettings) -> Failpoints:
 def make_scorer(settings: OrderReviewSettings) -> Scorer:
     """Make the scorer: rules, and a model where the settings name one. Raises `UnsafeConfiguration` with the rules file's fault."""
     try:
-        rules = RulesScore(RuleSettings.load(settings.policies_dir / SIGNALS_FILE))
+        rules = RulesScore(RuleSettings.load(settings.policies_dir / SIGNALS))
     except PolicyError as error:
         raise UnsafeConfiguration(str(error)) from None
     model = None
