@@ -34,12 +34,11 @@ from worker.orders import metrics
 from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resource_of
 from worker.orders.store import OrderStore
 from worker.orders.transitions import pause_seconds
+from worker.outbound.guard_answers import RESOLVED
 from worker.outbound.report_answers import is_refused_for_good
 from worker.switch_cache import SwitchCache, halts_cover
 
 RISK_CLASS = "standard"
-RESOLVED = "resolved-not-executed"
-"""The error code of a start that is refused because a person resolved the operation as not executed."""
 
 
 class AuthorityClient:

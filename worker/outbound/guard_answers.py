@@ -1,8 +1,11 @@
-"""Texts about the authority's answers to a guard, for refunds and for orders."""
+"""What the authority's refusals of a guard or a start say, for refunds and for orders."""
 
 from __future__ import annotations
 
 from sentinel.client import KeyConflict
+
+RESOLVED = "resolved-not-executed"
+"""The problem code of a start that is refused because a person resolved the operation as not executed."""
 
 
 def key_conflict_text(error: KeyConflict, then: str) -> str:

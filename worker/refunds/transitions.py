@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.outbound.guard_answers import key_conflict_text
+from worker.outbound.guard_answers import RESOLVED, key_conflict_text
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
 
 
@@ -102,9 +102,6 @@ START_UNCONFIRMED = "start_unconfirmed"
 """The reason code of a row whose own start is on record but is refused when it is asked for again: it may have been paid."""
 EXECUTED_ELSEWHERE = "executed_elsewhere"
 """The reason code of a row that the authority has as executed, mostly resolved so by a person, but without an execution here."""
-RESOLVED = "resolved-not-executed"
-"""The problem code of a start that is refused because a person resolved the operation as not executed."""
-
 NOT_EXECUTED = "not_executed"
 """The reason code of a row that a person resolved as not executed; also the value of an answer's `resolution`."""
 HANDLED = "handled_by_person"

@@ -27,6 +27,7 @@ from sentinel.client import (
 from sentinel.client.answers import CheckAnswer
 from tests.support.workflow_fixtures import Spy
 from worker.critic.case import CriticCode, Opinion
+from worker.outbound.guard_answers import RESOLVED
 from worker.refunds import transitions
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, LedgerState, OrderFacts, ReleaseLease
@@ -334,7 +335,7 @@ def test_what_a_person_called_not_executed_ends_only_if_nothing_can_have_been_do
     systems: dict[str, Any], says: str | None
 ) -> None:
     asked = context(start_id=uuid.UUID(int=3))
-    asked.started = Rejected(status=409, type=f"x/{transitions.RESOLVED}", title="no", detail="not executed")
+    asked.started = Rejected(status=409, type=f"x/{RESOLVED}", title="no", detail="not executed")
     assert executing(SimpleNamespace(**systems)).run(asked).next_step is None
     if says is None:
         assert isinstance(asked.event, Change) and asked.event.event is LedgerEvent.NOT_EXECUTED

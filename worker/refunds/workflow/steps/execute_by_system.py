@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
 from sentinel.store.ids import new_id
 from worker.failpoints import Failpoint, Failpoints
+from worker.outbound.guard_answers import RESOLVED
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import ROW_REFUSED, Ledger, LedgerUnavailable
@@ -184,7 +185,7 @@ class ExecuteBySystem:
         if is_outside(context.started):
             context.event = transitions.after_unknown_outcome(row, context.started.detail, self._retry_policy)
             return StepResult({"start": "no answer"})
-        if isinstance(context.started, Rejected) and context.started.code == transitions.RESOLVED:
+        if isinstance(context.started, Rejected) and context.started.code == RESOLVED:
             return self._not_executed(context)
         if isinstance(context.started, Rejected):
             back, context.event = transitions.after_start_refused(
@@ -213,7 +214,7 @@ class ExecuteBySystem:
         else:
             self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
             context.event = transitions.after_not_executed_but(row, found, system=name)
-        return StepResult({"start": "refused", "code": transitions.RESOLVED, "found": type(found).__name__})
+        return StepResult({"start": "refused", "code": RESOLVED, "found": type(found).__name__})
 
     def _ended(self, context: RunContext) -> tuple[str, EffectResult | Left]:
         """End the row in the system that it was begun in, or else its branch's; returns the system's name and what it did of the row."""
