@@ -17,9 +17,10 @@ from datetime import UTC, datetime, timedelta
 
 from ops_console.board.heads import Reach
 from sentinel.authority.feed import MinuteCount
+from sentinel.core.decision import Verdict
 from sentinel.core.errors import SentinelError
 
-OUTCOMES = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
+OUTCOMES = tuple(verdict.value for verdict in Verdict)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 AT_ONCE = 2_000
 FRESH_SECONDS = 5.0

@@ -10,11 +10,11 @@ import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from ops_console.board.figures import OUTCOMES
 from ops_console.read_models import overview
 from sentinel.store.database import Pool
 
 MINUTES = 60
-OUTCOMES = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
 _ASKED_ANEW = 3
 
 

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.refunds import entry_view
 from ops_console.api.rendering import cursor_in, cursor_out
+from ops_console.board.figures import OUTCOMES
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
@@ -86,7 +87,7 @@ def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
     live = ledger_filter.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
         context, "ledger.html", title="Ledger", refused=refused, told=told, live=live,
-        reasons=REASONS, decisions=ledger_filter.DECISIONS, request_id=new_id(), **values,
+        reasons=REASONS, decisions=OUTCOMES, request_id=new_id(), **values,
     )  # fmt: skip
 
 

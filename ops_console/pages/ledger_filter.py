@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 
 from flask import request
 
+from ops_console.board.figures import OUTCOMES
 from ops_console.read_models.ledger_search import LedgerFilter
 from ops_console.read_models.refund_views import STATUSES
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
 
 FIELDS = ("q", "status", "channel", "scenario", "currency", "decision", "reason", "least", "most", "since", "until")
-DECISIONS = ("ALLOW", "APPROVAL_REQUIRED", "DENY")
 _MOST_CHARACTERS = 128
 
 
@@ -29,7 +29,7 @@ def read_filter(asked: dict[str, str]) -> LedgerFilter:
         if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable():
             faults[name] = f"must be printable ASCII of at most {_MOST_CHARACTERS} characters"
     _one_of(asked, "status", STATUSES, faults)
-    _one_of(asked, "decision", DECISIONS, faults)
+    _one_of(asked, "decision", OUTCOMES, faults)
     _one_of(asked, "currency", tuple(DIGITS), faults)
     least, most = (_amount(asked, name, faults) for name in ("least", "most"))
     since, until = (_moment(asked, name, faults) for name in ("since", "until"))

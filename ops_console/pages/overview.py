@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
+from ops_console.board.figures import OUTCOMES
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
+from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
 from ops_console.pages.hour_charts import BOX, Drawing, Gauge, drawn, seconds_drawn
 from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.text import span
