@@ -245,32 +245,6 @@ def decided_since(
     })  # fmt: skip
 
 
-def _record_vote(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    approval_id: uuid.UUID,
-    operator_id: uuid.UUID,
-    verdict: str,
-    reason: str,
-    digest: str | None,
-    via: str,
-    event_id: uuid.UUID,
-    second_event_id: uuid.UUID,
-    reference: str | None,
-    third_event_id: uuid.UUID,
-) -> VoteResult:
-    """Record one person's vote: "approve", "reject" or "handled" (with its reference).
-
-    The transaction that records the vote checks every rule. Raises `MayBeRecorded` as `act_once`.
-    """
-    return act_once(pool, VoteResult, RESOLVE, {
-        "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
-        "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
-        "reference": reference, "third_event_id": third_event_id,
-    }, is_taken=lambda found: found.result in _TAKEN)  # fmt: skip
-
-
 _TAKEN = ("approved", "rejected", "handled", "recorded")
 APPROVE, REJECT, HANDLED = "approve", "reject", "handled"
 MAX_REFERENCE = 200
@@ -343,11 +317,11 @@ def resolve_approval(
     # Sorted, because the vote's event must precede the event of the decision, and ids made in one millisecond are in
     # no particular order.
     event_id, second_event_id, third_event_id = sorted((new_id(), new_id(), new_id()))
-    answer = _record_vote(
-        pool, tenant_id=actor.tenant_id, approval_id=approval_id, operator_id=actor.operator_id, verdict=verdict,
-        reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
-        reference=reference, third_event_id=third_event_id,
-    )  # fmt: skip
+    answer = act_once(pool, VoteResult, RESOLVE, {
+        "tenant_id": actor.tenant_id, "approval_id": approval_id, "operator_id": actor.operator_id, "verdict": verdict,
+        "reason": reason, "digest": digest, "via": actor.via, "event_id": event_id, "second_event_id": second_event_id,
+        "reference": reference, "third_event_id": third_event_id,
+    }, is_taken=lambda found: found.result in _TAKEN)  # fmt: skip
     refusal = _REFUSALS.get(answer.result)
     if refusal is not None:
         raise type(refusal)(refusal.detail)
