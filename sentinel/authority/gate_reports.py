@@ -115,18 +115,6 @@ order by created_at desc, report_id desc limit %(limit)s
 """
 
 
-def _insert_report(
-    pool: Pool, *, tenant_id: uuid.UUID, report_id: uuid.UUID, report: GateReport, who: str, event_id: uuid.UUID
-) -> None:
-    """Store a report with its evidence, permanently. Raises `EngineUnavailable` if its numbers contradict each other."""
-    scalar(pool, RECORD, {
-        "tenant_id": tenant_id, "report_id": report_id, "scenario": report.scenario, "switch": report.switch,
-        "policy_digest": report.policy_digest, "passed": report.passed, "cases": report.cases, "correct": report.correct,
-        "lower_bound_ppm": report.lower_bound_ppm, "wrong_executions": report.wrong_executions,
-        "not_covered": report.not_covered, "report": Jsonb(dict(report.report)), "who": who, "event_id": event_id,
-    })  # fmt: skip
-
-
 def gate_states(pool: Pool, tenant_id: uuid.UUID, gated: Sequence[tuple[str, str, str]]) -> dict[str, GateState]:
     """Return the gate state of each (switch, gate, policy id), by switch."""
     switches, gates, policies = ([one[place] for one in gated] for place in range(3))
@@ -158,9 +146,12 @@ def record_gate_report(pool: Pool, actor: Actor, declared_switches: DeclaredSwit
         raise InvalidInput.of("scenario", f"{report.scenario} is not the launch gate of {report.switch}: {gate}")
     _consistent(report)
     report_id = new_id()
-    _insert_report(
-        pool, tenant_id=actor.tenant_id, report_id=report_id, report=report, who=actor.name, event_id=new_id()
-    )
+    scalar(pool, RECORD, {
+        "tenant_id": actor.tenant_id, "report_id": report_id, "scenario": report.scenario, "switch": report.switch,
+        "policy_digest": report.policy_digest, "passed": report.passed, "cases": report.cases, "correct": report.correct,
+        "lower_bound_ppm": report.lower_bound_ppm, "wrong_executions": report.wrong_executions,
+        "not_covered": report.not_covered, "report": Jsonb(dict(report.report)), "who": actor.name, "event_id": new_id(),
+    })  # fmt: skip
     return report_id
 
 
