@@ -137,31 +137,10 @@ def find_operation(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) ->
     return one_row(pool, OperationRow, FIND_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
-def _record_resolution(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    operation_id: uuid.UUID,
-    executed: bool,
-    resolved_by: str,
-    evidence: str,
-    event_id: uuid.UUID,
-    in_doubt_since: datetime | None,
-) -> tuple[str, datetime | None]:
-    """Record a resolution and return its result and, for "still_acting", until when the caller may act.
-
-    The result is "resolved", "unknown", "not_in_doubt", "changed" or "still_acting". Executed captures the budget, not
-    executed releases it. Raises `MayBeRecorded` as `act_once`.
-    """
-    found = act_once(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
-        "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
-        "evidence": evidence, "event_id": event_id, "in_doubt_since": in_doubt_since,
-    }, is_taken=lambda found: found.result == "resolved")  # fmt: skip
-    return found.result, found.act_until
-
-
 @dataclass(frozen=True, slots=True)
-class _ResolutionRow:
+class _Resolution:
+    """`result` is "resolved", "unknown", "not_in_doubt", "changed" or "still_acting"; the last has an `act_until`."""
+
     result: str
     act_until: datetime | None
 
@@ -177,25 +156,25 @@ def resolve_in_doubt(
 ) -> None:
     """Resolve an operation in doubt as executed or not executed. Needs the role admin, because it may release budget.
 
-    "Not executed" is final: nothing can start under that idempotency key any more. `in_doubt_since` identifies the
-    doubt that the person looked at; without it only "not executed" after a contradiction is refused. Raises `NotFound`,
-    `Forbidden`, `StillActing` ("not executed" while the caller may still act on its start), `Conflict` if the operation
-    is not in doubt or in another doubt, or `MayBeRecorded` if the connection was lost and the resolution may be
-    recorded.
+    "Executed" captures the budget, "not executed" releases it and is final: nothing can start under that idempotency
+    key any more. `in_doubt_since` identifies the doubt that the person looked at; without it only "not executed" after
+    a contradiction is refused. Raises `NotFound`, `Forbidden`, `StillActing` ("not executed" while the caller may still
+    act on its start), `Conflict` if the operation is not in doubt or in another doubt, or `MayBeRecorded` if the
+    connection was lost and the resolution may be recorded.
     """
     actor.must_be("admin")
-    result, act_until = _record_resolution(
-        pool, tenant_id=actor.tenant_id, operation_id=operation_id, executed=executed, resolved_by=actor.name,
-        evidence=evidence, event_id=new_id(), in_doubt_since=in_doubt_since,
-    )  # fmt: skip
-    if result == "unknown":
+    done = act_once(pool, _Resolution, RESOLVE_IN_DOUBT, {
+        "tenant_id": actor.tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": actor.name,
+        "evidence": evidence, "event_id": new_id(), "in_doubt_since": in_doubt_since,
+    }, is_taken=lambda found: found.result == "resolved")  # fmt: skip
+    if done.result == "unknown":
         raise NotFound("there is no operation with this id")
-    if result == "still_acting":
-        assert act_until is not None
-        raise StillActing(act_until)
-    if result == "changed":
+    if done.result == "still_acting":
+        assert done.act_until is not None
+        raise StillActing(done.act_until)
+    if done.result == "changed":
         raise Conflict(_CONTRADICTED if in_doubt_since is None else _ANOTHER_DOUBT)
-    if result == "not_in_doubt":
+    if done.result == "not_in_doubt":
         raise Conflict(_where_it_stands(find_operation(pool, actor.tenant_id, operation_id)))
 
 
