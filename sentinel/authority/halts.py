@@ -54,6 +54,8 @@ class HaltSet:
 
 @dataclass(frozen=True, slots=True)
 class _Lifted:
+    """`lifted` is False if the halt is not in force, or belongs to another owner."""
+
     lifted: bool
 
 
@@ -169,37 +171,6 @@ def _list_halts(pool: Pool, tenant_id: uuid.UUID, *, most_lifted: int) -> list[H
     return all_rows(pool, HaltRow, LIST_HALTS, fields)
 
 
-def _put_in_force(
-    pool: Pool,
-    *,
-    owner: uuid.UUID,
-    halt_id: uuid.UUID,
-    scope: str,
-    target: str,
-    level: str,
-    reason: str,
-    set_by: str,
-    event_id: uuid.UUID,
-) -> HaltSet:
-    """Put a halt in force, or return the one that already covers the target; a "kill" replaces a "pause"."""
-    found = one_row(pool, HaltSet, SET_HALT, {
-        "owner": owner, "halt_id": halt_id, "scope": scope, "target": target, "level": level, "reason": reason,
-        "set_by": set_by, "event_id": event_id,
-    })  # fmt: skip
-    assert found is not None
-    # If the first attempt's answer was lost, the second one finds the halt that the first one set.
-    return HaltSet(found.halt_id, found.already and found.halt_id != halt_id)
-
-
-def _end_halt(
-    pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
-) -> bool:
-    """Lift a halt; return False if it is not in force or belongs to another owner. Raises `MayBeRecorded` as `act_once`."""
-    return act_once(pool, _Lifted, LIFT_HALT, {
-        "owner": owner, "halt_id": halt_id, "lifted_by": lifted_by, "reason": reason, "event_id": event_id,
-    }, is_taken=lambda found: found.lifted).lifted  # fmt: skip
-
-
 def heartbeat_status(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
     """Return "OK", "PAUSE" or "KILL": the strictest halt that covers everything the agent does, for its heartbeat."""
     worst = scalar(pool, COVERING, {"tenant_id": tenant_id, "agent_id": agent_id})
@@ -237,20 +208,24 @@ _ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")
 
 
 def set_halt(pool: Pool, actor: Actor, *, scope: str, target: str = "", level: str = "kill", reason: str) -> HaltSet:
-    """Put a halt in force and return it, or the one that was in force before. Needs the role approver.
+    """Put a halt in force and return it, or the one that already covers the target. Needs the role approver.
 
     `target` is an agent, an action (or a pattern like "refund.*"), a scenario or "AGENT ACTION", by `scope`; empty for
-    global and tenant. A global halt stops other tenants too, so only a local administrator may set one, without an
-    operator's account. Raises `InvalidInput` or `Forbidden`.
+    global and tenant. A "kill" replaces a "pause". A global halt stops other tenants too, so only a local administrator
+    may set one, without an operator's account. Raises `InvalidInput` or `Forbidden`.
     """
     actor.must_be("approver")
     _check_target(scope, target, level)
     if scope == "global" and not _acts_for_all(actor):
         raise Forbidden("a global halt is set on the machine itself, without --as: `sentinel halts set --scope global`")
-    return _put_in_force(
-        pool, owner=GLOBAL_HALT_OWNER if scope == "global" else actor.tenant_id, halt_id=new_id(), scope=scope,
-        target=target, level=level, reason=reason, set_by=actor.name, event_id=new_id(),
-    )  # fmt: skip
+    halt_id = new_id()
+    found = one_row(pool, HaltSet, SET_HALT, {
+        "owner": GLOBAL_HALT_OWNER if scope == "global" else actor.tenant_id, "halt_id": halt_id, "scope": scope,
+        "target": target, "level": level, "reason": reason, "set_by": actor.name, "event_id": new_id(),
+    })  # fmt: skip
+    assert found is not None
+    # If the first attempt's answer was lost, the second one finds the halt that the first one set.
+    return HaltSet(found.halt_id, found.already and found.halt_id != halt_id)
 
 
 def _acts_for_all(actor: Actor) -> bool:
@@ -284,7 +259,10 @@ def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> N
     actor.must_be("admin")
     owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if _acts_for_all(actor) else [actor.tenant_id]
     for owner in owners:
-        if _end_halt(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
+        done = act_once(pool, _Lifted, LIFT_HALT, {
+            "owner": owner, "halt_id": halt_id, "lifted_by": actor.name, "reason": reason, "event_id": new_id(),
+        }, is_taken=lambda found: found.lifted)  # fmt: skip
+        if done.lifted:
             return
     if scalar(pool, IS_GLOBAL, {"owner": GLOBAL_HALT_OWNER, "halt_id": halt_id}):
         raise Forbidden(
