@@ -15,13 +15,12 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import Pool
 from sentinel.store.ids import CLOCK_SKEW, first_id_at
 from sentinel.store.loop_connections import LoopConnections
-from sentinel.store.queries import call_with_retry
+from sentinel.store.queries import one_row
 
 DECISIONS = Counter("sentinel_decisions", "Decisions recorded, replays not counted.", ["action", "decision", "reason"])
 REPLAYS = Counter("sentinel_replays", "Guard calls answered with the recorded decision.")
@@ -178,11 +177,7 @@ class DatabaseFigures:
 
 def read_figures(pool: Pool) -> DatabaseFigures:
     """Read the current figures. Raises `EngineUnavailable`."""
-
-    def call(connection: object) -> DatabaseFigures:
-        with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]
-            fields = {"most": MOST_COUNTED, "recent": first_id_at(datetime.now(UTC) - timedelta(hours=1) - CLOCK_SKEW)}
-            found: DatabaseFigures = cursor.execute(FIGURES, fields).fetchone()
-            return found
-
-    return call_with_retry(pool, call)
+    fields = {"most": MOST_COUNTED, "recent": first_id_at(datetime.now(UTC) - timedelta(hours=1) - CLOCK_SKEW)}
+    found = one_row(pool, DatabaseFigures, FIGURES, fields)
+    assert found is not None
+    return found
