@@ -20,6 +20,8 @@ from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
     BEHIND_TLS,
     HEALTH_HELP,
+    LOG_LEVEL_HELP,
+    LOG_LEVELS,
     Environment,
     confirm_secrets,
     is_weak,
@@ -182,7 +184,7 @@ class ConsoleSettings:
         " Default: a secret that the database keeps.",
         (),
     )
-    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
 
     def requires_second_factor(self, role: str) -> bool:
         """Whether a person of this role must have a second factor."""
@@ -254,9 +256,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
             validate=OneOf(["approvers", "everyone", "nobody"]),
         ),
         "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
-        "log_level": env.str(
-            _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
-        ),
+        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
     }
     # Read directly, because an empty value means something here: no agent is named on the board.
     values["public_agents"] = os.environ.get(_ENV["public_agents"], default.public_agents)

@@ -16,6 +16,8 @@ from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
     BEHIND_TLS,
     HEALTH_HELP,
+    LOG_LEVEL_HELP,
+    LOG_LEVELS,
     Environment,
     is_weak,
     malformed,
@@ -116,7 +118,7 @@ class Settings:
         "Serve the access request and approval profile (draft 1) of AuthZEN beside its evaluations.",
         False,
     )
-    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
     debug: bool = setting(
         "SENTINEL_DEBUG",
         "Must be off, or the program does not start: a debugger would let outsiders run code in the authority.",
@@ -146,9 +148,7 @@ def load_settings(**overrides: Any) -> Settings:
         "port": env.int(_FIELDS["port"], default.port, validate=Range(min=1, max=65535)),
         "health_host": env.str(_FIELDS["health_host"], default.health_host, validate=Length(min=1)),
         "health_port": env.int(_FIELDS["health_port"], 0, validate=Range(min=0, max=65535)),
-        "log_level": env.str(
-            _FIELDS["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
-        ),
+        "log_level": env.str(_FIELDS["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
         "debug": env.bool(_FIELDS["debug"], default.debug),
         "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
         "authzen_access_requests": env.bool(_FIELDS["authzen_access_requests"], default.authzen_access_requests),

@@ -26,6 +26,8 @@ from sentinel.platform.outbound.public_addresses import (
 )
 from sentinel.platform.settings import (
     HEALTH_HELP,
+    LOG_LEVEL_HELP,
+    LOG_LEVELS,
     Environment,
     is_weak,
     kept_secret,
@@ -92,7 +94,7 @@ class ExportSettings:
     )
     health_host: str = setting("SENTINEL_EXPORT_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
     health_port: int = setting("SENTINEL_EXPORT_HEALTH_PORT", HEALTH_HELP, 0)
-    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
 
     @property
     def by_setting(self) -> dict[str, tuple[str, ...]]:
@@ -145,7 +147,7 @@ def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettin
         "give_up_seconds": env.int(_ENV["give_up_seconds"], default.give_up_seconds, validate=Range(min=0, max=2_592_000)),
         "threads": env.int(_ENV["threads"], default.threads, validate=Range(min=1, max=64)),
         "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
-        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])),
+        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
     }  # fmt: skip
     values |= {name: env.str(_ENV[name], getattr(default, name)) for name in _TEXTS}
     values["smtp_port"] = env.int(_ENV["smtp_port"], default.smtp_port, validate=Range(min=1, max=65535))

@@ -159,6 +159,8 @@ def setting(env: str, help: str, default: Any = None) -> Any:
     return dataclasses.field(default=default, metadata={"env": env, "help": help})
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_LEVEL_HELP = "debug, info, warning or error."
 HEALTH_HELP = (
     "Separate port for /healthz, /readyz and /metrics, which the public must not reach; with 0 there is no /metrics."
 )

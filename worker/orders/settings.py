@@ -17,7 +17,17 @@ from sentinel.platform.outbound.client import is_http_url
 from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
-from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, Environment, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.settings import (
+    BEHIND_TLS,
+    HEALTH_HELP,
+    LOG_LEVEL_HELP,
+    LOG_LEVELS,
+    Environment,
+    malformed,
+    readable,
+    refuse_unsafe,
+    setting,
+)
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 
 MOST_BODY_BYTES = 4 << 20
@@ -139,7 +149,7 @@ class OrderReviewSettings:
         "Longest wait for the model's score, including second requests after a malformed answer.",
         3.0,
     )
-    log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
     failpoint: str = setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only.", "")
     failpoints_allowed: bool = setting("SENTINEL_ALLOW_FAILPOINTS", "1 allows SENTINEL_FAILPOINT; tests only.", False)
 
@@ -191,9 +201,7 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
         "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
         "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
-        "log_level": env.str(
-            _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
-        ),
+        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
     }
     bad = malformed(env)
     values = readable(OrderReviewSettings, values, bad)
