@@ -28,6 +28,7 @@ from sentinel.authority.keys import find_key_by_id
 from sentinel.authority.protected_changes import approved_text, change_text, outcome_text
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     as_uuid,
     json_option,
     open_pool,
@@ -46,6 +47,10 @@ COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "
 """Columns for people; `--json` has everything."""
 MOST = 500
 """The most approvals that one list has."""
+_decider_option = as_option("E-mail of the operator who decides.", required=True)
+_digest_option = click.option(
+    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +179,9 @@ def _decide(
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
+@_decider_option
 @reason_option("Reason; recorded with the approval.")
-@click.option(
-    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
-)
+@_digest_option
 @tenant_option
 @json_option
 def approve(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
@@ -252,11 +255,9 @@ def _reject_pending(
 @click.option(
     "--key", "key_id", metavar="KEY_ID", help="Instead of ID: every pending approval that this key asked for, also before a rotation."
 )  # fmt: skip
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
+@_decider_option
 @reason_option("Reason; recorded with the approval and sent to the agent.")
-@click.option(
-    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
-)
+@_digest_option
 @tenant_option
 @json_option
 def reject(
@@ -279,12 +280,10 @@ def reject(
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
+@_decider_option
 @reason_option("Reason; recorded with the approval and sent to the agent.")
 @reason_option("Where it was handled, e.g. a ticket or a payment; 1 to 200 characters.", "--reference", most=200)
-@click.option(
-    "--digest", help="The approval's digest when you looked at it (`list --json`); refused if it is another one now."
-)
+@_digest_option
 @tenant_option
 @json_option
 def handled(
@@ -296,12 +295,7 @@ def handled(
 
 @group.command()
 @click.argument("approval_id", metavar="ID")
-@click.option(
-    "--as",
-    "email",
-    metavar="EMAIL",
-    help="E-mail of the operator who requested it; without it, what was requested on this machine.",
-)
+@as_option("E-mail of the operator who requested it; without it, what was requested on this machine.")
 @tenant_option
 @json_option
 def collect(approval_id: str, email: str | None, tenant: str | None, as_json: bool) -> None:

@@ -62,6 +62,11 @@ def reason_option(about: str, name: str = "--reason", *, most: int = 2000) -> Ca
     return click.option(name, required=True, type=FreeText(most), help=about)
 
 
+def as_option(about: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Return the decorator that adds `--as`: the address of the person who acts (`acting_as`)."""
+    return click.option("--as", "email", required=required, metavar="EMAIL", help=about)
+
+
 def tenant_option(command: Command) -> Command:
     """Add `--tenant`: whose records; needed only where there are several tenants."""
     return click.option(

@@ -25,6 +25,7 @@ import orjson
 from sentinel.authority.gate_reports import GateReport, record_gate_report
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     import_paths,
     json_option,
     open_pool,
@@ -87,9 +88,7 @@ def group() -> None:
     show_default=True,
     help="Seconds that the replay may take.",
 )
-@click.option(
-    "--as", "email", metavar="EMAIL", help="E-mail of the approver who records the report; required with --record."
-)
+@as_option("E-mail of the approver who records the report; required with --record.")
 @click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
               help="Folder with the policies, routes and switches to test.")  # fmt: skip
 @tenant_option

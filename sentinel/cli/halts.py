@@ -16,6 +16,7 @@ from sentinel.authority.halts import (
 )
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     as_uuid,
     json_option,
     open_pool,
@@ -28,6 +29,9 @@ from sentinel.cli.common import (
 from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
+_person_option = as_option(
+    "E-mail of the operator; without it, recorded as local administrator. Not for a global halt."
+)
 
 
 @click.group(cls=OneLineErrors)
@@ -60,10 +64,7 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
     "--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents see in their heartbeat."
 )
 @reason_option("Reason; recorded with the halt.")
-@click.option(
-    "--as", "email", metavar="EMAIL",
-    help="E-mail of the operator; without it, recorded as local administrator. Not for a global halt.",
-)  # fmt: skip
+@_person_option
 @tenant_option
 @json_option
 def set_(
@@ -81,10 +82,7 @@ def set_(
 @group.command()
 @click.argument("halt_id", metavar="ID")
 @reason_option("Reason; recorded as evidence.")
-@click.option(
-    "--as", "email", metavar="EMAIL",
-    help="E-mail of the operator; without it, recorded as local administrator. Not for a global halt.",
-)  # fmt: skip
+@_person_option
 @tenant_option
 @json_option
 def lift(halt_id: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:

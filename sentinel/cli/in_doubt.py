@@ -7,6 +7,7 @@ import click
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     as_uuid,
     json_option,
     open_pool,
@@ -53,7 +54,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @click.option("--executed", is_flag=True, help="It was executed: captures its budget.")
 @click.option("--not-executed", is_flag=True, help="It was not executed, which is final: releases its budget.")
 @reason_option("How you know; recorded as evidence.", "--evidence")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who resolves it.")
+@as_option("E-mail of the administrator who resolves it.", required=True)
 @click.option(
     "--since",
     metavar="MOMENT",

@@ -14,6 +14,7 @@ from ops_console.resolve_order import DECISIONS, RETRY, resolve_order
 from sentinel.authority.reasons import trouble_text
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     json_option,
     open_pool,
     reason_option,
@@ -71,7 +72,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @click.argument("source")
 @click.argument("order_id", metavar="ORDER")
 @click.argument("decision", type=click.Choice([*DECISIONS, RETRY]))
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
+@as_option("E-mail of the operator who decides.", required=True)
 @reason_option("Reason; recorded with the order.")
 @click.option(
     "--status",

@@ -11,6 +11,7 @@ from sentinel.authority.gate_reports import REFUSALS, GateState
 from sentinel.authority.switches import SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.cli.common import (
     acting_as,
+    as_option,
     json_option,
     open_pool,
     print_json,
@@ -106,7 +107,7 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
     help="Percentage of the accounts; required if the switch has a launch gate, else 100 by default.",
 )
 @reason_option("Reason; recorded as evidence.")
-@click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who turns it on.")
+@as_option("E-mail of the administrator who turns it on.", required=True)
 @DIRECTORY
 @tenant_option
 @json_option
@@ -128,9 +129,7 @@ def on(
 @group.command()
 @click.argument("name")
 @reason_option("Reason; recorded as evidence.")
-@click.option(
-    "--as", "email", metavar="EMAIL", help="E-mail of the operator; without it, recorded as local administrator."
-)
+@as_option("E-mail of the operator; without it, recorded as local administrator.")
 @DIRECTORY
 @tenant_option
 @json_option
