@@ -182,11 +182,6 @@ class Review:
         """The order's amount."""
         return Money(self.amount_minor, self.currency)
 
-    @property
-    def order_key(self) -> str:
-        """The authority's idempotency key of this order."""
-        return order_key(self.source, self.order_id)
-
 
 def order_key(source: str, order_id: str) -> str:
     """The authority's idempotency key, `order:{source}:{order_id}`: an order is fulfilled at most once, for ever."""

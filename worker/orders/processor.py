@@ -28,7 +28,7 @@ from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
 from worker.orders.shop import Attempts, EffectKind, look, perform
 from worker.orders.silent_shops import SILENT, HeardShop
-from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_response
+from worker.orders.store import DeliveredOrder, Row, order_response
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
     EXECUTED,
@@ -323,12 +323,6 @@ GATHER_SECONDS = 0.004
 @dataclass(slots=True, kw_only=True)
 class OrderProcessor(OrderSteps):
     """Takes sets of orders through their steps, each order as far as it can go now. Thread-safe."""
-
-    def run(self, work: ClaimedOrder) -> OrderResponse:
-        """Process a claimed order that an earlier run left unfinished, as far as it can go now. Raises as `OrderRun.result`."""
-        run = OrderRun(self._deadline(), claimed=work)
-        self.run_all([run])
-        return run.result()
 
     def run_all(self, runs: list[OrderRun]) -> None:
         """Process orders until each has a response or an error; their outside calls run in parallel."""

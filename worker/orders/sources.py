@@ -34,7 +34,7 @@ from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError as PolicyError
 from sentinel.policy.source import Listing, Node, Source, Table, read_source
 from worker.orders.enrich import Lookup, lookup_url_fault
-from worker.orders.order import FIELDS, REQUIRED, FieldMap, Order, order_id, to_order
+from worker.orders.order import FIELDS, REQUIRED, FieldMap, Order, to_order
 from worker.orders.settings import AFTER_SCORE_SECONDS, NO_TIME_TO_ASK
 
 # Signatures.
@@ -227,10 +227,6 @@ class OrderSource:
     def is_open(self) -> bool:
         """Whether it has a secret, without which none of its deliveries verifies."""
         return bool(self.signing.secrets)
-
-    def order_id(self, payload: Mapping[str, Any]) -> str:
-        """Read only the order's id from a payload. Raises `InvalidInput` naming the path."""
-        return order_id(self.fields, payload)
 
     def to_order(self, payload: Mapping[str, Any]) -> Order:
         """Map a payload of strictly parsed JSON to an order. Raises `InvalidInput` naming the path of what is wrong."""

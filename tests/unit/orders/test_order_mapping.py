@@ -15,7 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
-from worker.orders.order import MAX_ITEMS, Item, Order, as_received, facts_of
+from worker.orders.order import MAX_ITEMS, Item, Order, as_received, facts_of, order_id
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 
 SOURCES = Sources.load(policies_dir() / FILE_NAME, {})
@@ -176,7 +176,7 @@ def test_an_order_id_that_is_none_is_refused_by_its_path(value: Any) -> None:
             read(name, put(payload, path, value))
         assert list(caught.value.errors) == [path]
         with pytest.raises(InvalidInput):
-            source(name).order_id(put(payload, path, value))
+            order_id(source(name).fields, put(payload, path, value))
 
 
 @pytest.mark.parametrize("value", ["a/b", "2026/11/a-7", "1", "A.b_c:d@e-f", "x" * 100])
