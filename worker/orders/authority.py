@@ -138,11 +138,11 @@ class OutcomeReporter:
         self._waiting: queue.Queue[DueReport | None] = queue.Queue(_MOST_WAITING)
         self._stopping = threading.Event()
 
-    def soon(self, work: ClaimedOrder, *, done: bool, reference: str | None, error: str | None) -> None:
-        """Queue the report of a settled order; when the queue is full, the next sweep sends it."""
+    def soon(self, work: ClaimedOrder, shop_reference: str | None) -> None:
+        """Queue the report of a fulfilled order; when the queue is full, the next sweep sends it."""
         assert work.operation_id is not None
         report = DueReport(
-            work.review_id, work.source, work.order_id, done, work.operation_id, reference, error, work.amount_minor,
+            work.review_id, work.source, work.order_id, True, work.operation_id, shop_reference, None, work.amount_minor,
             work.currency, 0,
         )  # fmt: skip
         try:

@@ -137,7 +137,7 @@ class OrderSteps(OrderTaking):
         metrics.SETTLED.labels(ReviewStatus.FULFILLED).inc(len(shipped))
         for run, _, response in shipped:
             run.response = response
-            self._report(run.work, str(run.work.operation_id))
+            self.reports.soon(run.work, str(run.work.operation_id))
         for (run, _), result in zip(steps, results, strict=True):
             if isinstance(result, Exception):
                 run.fail(result)
@@ -252,10 +252,7 @@ class OrderSteps(OrderTaking):
             if status is ReviewStatus.FULFILLED:
                 # A refusal is not reported yet: a person may have the shop asked again. It is reported once nobody
                 # retries it.
-                self._report(run.work, row.get("reference"))
-
-    def _report(self, work: ClaimedOrder, reference: str | None) -> None:
-        self.reports.soon(work, done=True, reference=reference, error=None)
+                self.reports.soon(run.work, row.get("reference"))
 
     def answer(self, runs: list[OrderRun]) -> None:
         """Answer orders that have no step left."""
