@@ -25,6 +25,7 @@ SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 _BATCH_SIZE = 100
 _PERMIT_BATCH_SIZE = 200
 """The same as in `sentinel.run_housekeeping`: so few that a guard waiting for one of their budgets is not delayed."""
+_SEQUENCED_AT_ONCE = 1000
 LIMIT_MARK_SECONDS = 5
 """How long a key's mark (too many open permits or approvals) lasts unless renewed; housekeeping renews it each second."""
 
@@ -86,7 +87,7 @@ def mark_keys_at_limits(pool: Pool, most_permits: int, most_questions: int) -> i
     return found[0] if found else 0
 
 
-def sequence_events(pool: Pool, most: int = 1000) -> int:
+def sequence_events(pool: Pool, most: int = _SEQUENCED_AT_ONCE) -> int:
     """Give feed positions to the next `most` events and the rest of the last one's transaction; return how many.
 
     After a restore this counts restored events too, which already have their positions; it returns 0 once there are no
@@ -152,7 +153,7 @@ class Housekeeper(threading.Thread):
 
     def _sequence(self) -> None:
         until = time.monotonic() + SEQUENCE_MOST_SECONDS
-        while sequence_events(self._authority.pool) >= 1000 and time.monotonic() < until:
+        while sequence_events(self._authority.pool) >= _SEQUENCED_AT_ONCE and time.monotonic() < until:
             pass
 
     def _mark_keys(self) -> None:

@@ -7,6 +7,7 @@ fork.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -137,7 +138,7 @@ def _begin(
         declaring.want()
     # In a thread, because compiling policies would block the event loop for longer than a decision may take.
     worker.loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=take_new_policies).start())
-    keeper = Housekeeper(authority, tell=_count_house, each_round=each_round)
+    keeper = Housekeeper(authority, tell=_count_expired, each_round=each_round)
     keeper.start()
     return create_app(settings, authority, limit, stopping=lambda: not worker.alive), keeper
 
@@ -160,9 +161,9 @@ def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrar
     return True
 
 
-def _count_house(house: ExpiredCounts) -> None:
+def _count_expired(counts: ExpiredCounts) -> None:
     from sentinel.authority import metrics
 
-    for what in ("permits_expired", "approvals_expired", "fell_in_doubt"):
-        if getattr(house, what):
-            metrics.HOUSEKEEPING.labels(what).inc(getattr(house, what))
+    for what, count in dataclasses.asdict(counts).items():
+        if count:
+            metrics.HOUSEKEEPING.labels(what).inc(count)
