@@ -26,6 +26,7 @@ from ops_console.webhook_addresses import shown_to
 from sentinel.authority.halts import GLOBAL_HALT_OWNER, known_targets
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.moments import rfc3339
 from sentinel.core.operation import check_identifier
 from sentinel.core.public_ids import is_public_id
 from sentinel.store.ids import event_of_proof, uuid_or_none
@@ -181,7 +182,7 @@ def _shown(row: EventRow) -> EventRow:
 
 
 def _cells(row: EventRow) -> tuple[Cell, ...]:
-    at = row.occurred_at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    at = rfc3339(row.occurred_at)
     operation = str(row.operation_id) if row.operation_id else None
     return (
         row.position, at, row.kind, row.agent_id, operation, row.amount_minor, row.currency, str(row.event_id), row.hash,

@@ -1,4 +1,4 @@
-"""Parses times from outside (a sender, a file, a row) as moments in UTC."""
+"""Times on the wire: those from outside (a sender, a file, a row) as moments in UTC, and moments as text."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def moment_of(found: Any, field: str) -> datetime:
         return moment.astimezone(UTC)
     except (ValueError, TypeError, OverflowError):
         raise InvalidInput.of(field, "must be an RFC 3339 time") from None
+
+
+def rfc3339(moment: datetime) -> str:
+    """Format a time as on the wire: UTC with microseconds and "Z"."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

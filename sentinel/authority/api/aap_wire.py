@@ -23,9 +23,10 @@ from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.api.authority_calls import amended_problem, retryable
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import LOCAL
-from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.guard import SECURITY
 from sentinel.client.calls import GuardQuestion
 from sentinel.core.errors import Conflict, InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.moments import rfc3339
 from sentinel.core.operation import UNSAFE_TEXT, Operation
 from sentinel.core.strict_json import strict_json
 from sentinel.platform.http.bodies import JsonObject, StrictSchema, load

@@ -18,11 +18,12 @@ from marshmallow.validate import OneOf
 from sentinel.authority.api.authority_calls import amended_problem
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import EvaluationRequestSchema, Question, question_of
-from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.approvals import ApprovalRow, find_approval, find_approval_of
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import InvalidInput, NotFound, PermitExpired, SentinelError
+from sentinel.core.moments import rfc3339
 from sentinel.platform.http.bodies import JsonObject, load, without_nulls
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
 from sentinel.platform.http.wire import EdgeResponse, Handler, Request, request_id_of

@@ -21,11 +21,11 @@ import orjson
 import structlog
 
 from sentinel.authority import metrics
-from sentinel.authority.api.guard import rfc3339
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.approvals import DecidedApproval
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import SentinelError, TooManyStreams
+from sentinel.core.moments import rfc3339
 from sentinel.platform.http.asgi import (
     EVENT_STREAM,
     STALLED_SECONDS,

@@ -11,10 +11,11 @@ from flask import Blueprint, Response, request
 
 from sentinel.authority.api.approval_stream import decision_fields, parse_time, whose
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
 from sentinel.authority.approvals import decided_since, find_approval
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.moments import rfc3339
 from sentinel.platform.http.bodies import json_response
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 from sentinel.store.ids import uuid_or_none

@@ -26,7 +26,7 @@ from sentinel.authority.api.evaluation_questions import (
     merged,
     question_of,
 )
-from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.identity import requests_of
 from sentinel.authority.api.traced import trace_of
 from sentinel.authority.decisions import Peeked, Recorded
@@ -42,6 +42,7 @@ from sentinel.core.errors import (
     SentinelError,
     UnsupportedMediaType,
 )
+from sentinel.core.moments import rfc3339
 from sentinel.platform.http.bodies import json_response, load, without_nulls
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 from sentinel.platform.http.problems import status_of

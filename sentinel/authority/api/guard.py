@@ -13,7 +13,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -52,6 +51,7 @@ from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.authority.reasons import reason_text
 from sentinel.core.decision import NO_POLICY
 from sentinel.core.errors import InvalidInput, KeyReused
+from sentinel.core.moments import rfc3339
 from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation
 from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import BodyReader, load, read_report, without_nulls
@@ -195,11 +195,6 @@ def to_operation(body: AskedBody, idempotency_key: str) -> Operation:
         idempotency_key=idempotency_key, agent_id=body.agent_id, action=body.action, params=body.parameters(),
         resource=body.resource, risk_class=body.risk_class, evidence=body.evidence_context,
     )  # fmt: skip
-
-
-def rfc3339(moment: datetime) -> str:
-    """Format a time as on the wire: UTC with microseconds and "Z"."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> bytes:

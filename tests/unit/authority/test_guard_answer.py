@@ -11,11 +11,12 @@ import msgspec
 import orjson
 import pytest
 
-from sentinel.authority.api.guard import rfc3339, to_answer
+from sentinel.authority.api.guard import to_answer
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
 from sentinel.client.answers import MEMBERS, GuardAnswer, guard_answer
 from sentinel.client.errors import Unreachable
+from sentinel.core.moments import rfc3339
 from sentinel.core.signing import PermitSigner
 
 MOMENT = datetime(2026, 11, 21, 10, 5, 0, 123456, tzinfo=UTC)
