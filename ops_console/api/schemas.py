@@ -5,6 +5,7 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import OneOf, Range
 
+from sentinel.authority.halts import LEVELS, SCOPES
 from sentinel.platform.http.bodies import Identifier, StrictBoolean, StrictSchema, Text, UtcMoment
 
 
@@ -74,11 +75,11 @@ class SetHaltSchema(StrictSchema):
 
     scope = fields.String(
         required=True,
-        validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"]),
+        validate=OneOf(SCOPES),
         metadata={"description": "`global` is refused here with 403: it is set on the machine itself."},
     )
     target = Text(most=257)  # for agent_action two names and a space; `set_halt` checks each name's length
-    level = fields.String(validate=OneOf(["pause", "kill"]), metadata={"default": "kill"})
+    level = fields.String(validate=OneOf(LEVELS), metadata={"default": "kill"})
     reason = Text(most=2000, least=1, required=True)
 
 

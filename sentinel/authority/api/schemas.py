@@ -7,7 +7,9 @@ from typing import Any
 from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf, Range
 
+from sentinel.authority.halts import LEVELS, SCOPES
 from sentinel.client.answers import MEMBERS, Member, optional_count, optional_moment
+from sentinel.core.decision import Verdict
 from sentinel.platform.http.bodies import ErrorText, Identifier, JsonObject, StrictSchema, Text
 
 MONEY = {
@@ -105,7 +107,7 @@ class CheckReportRequestSchema(_Bound):
     )
     request_id = Identifier(most=128, required=True)
     status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
-    decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    decision = fields.String(validate=OneOf([verdict.value for verdict in Verdict]))
     policy_id = Identifier(most=128)
     result = fields.Raw(metadata=REPORTED)
 
@@ -273,11 +275,9 @@ class SwitchSchema(Schema):
 class HaltInForceSchema(Schema):
     """A halt in force, without its author and reason. `target` is empty for global and tenant, "AGENT ACTION" for agent_action."""
 
-    scope = fields.String(
-        required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
-    )
+    scope = fields.String(required=True, validate=OneOf(SCOPES))
     target = fields.String(required=True)
-    level = fields.String(required=True, validate=OneOf(["pause", "kill"]))
+    level = fields.String(required=True, validate=OneOf(LEVELS))
 
 
 class SwitchesSchema(Schema):
