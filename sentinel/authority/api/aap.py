@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from sentinel.authority import aap_requests
 from sentinel.authority.aap_requests import AapRequest
@@ -70,6 +69,7 @@ class AapRoutes:
     def __init__(self, context: Context, calls: AuthorityCalls, feed: ApprovalFeed) -> None:
         self._context, self._calls, self._feed = context, calls, feed
         self._pool, self._clock = context.authority.pool, context.authority.clock
+        self._in_thread = context.in_thread
 
     def find(self, method: str, path: str) -> Handler | None:
         """Return the handler of a method and path, or None."""
@@ -295,18 +295,14 @@ class AapRoutes:
         return EdgeResponse(rendered(row, await self._status(caller, row, request)), status)
 
     async def _find(self, caller: Caller, request_id: uuid.UUID) -> AapRequest | None:
-        found: AapRequest | None = await self._in_thread(
+        return await self._in_thread(
             aap_requests.find_request, self._pool, caller.tenant_id, caller.principal_id, request_id
         )
-        return found
 
     async def _again(self, caller: Caller, row: AapRequest) -> AapRequest:
         found = await self._find(caller, row.request_id)
         assert found is not None
         return found
-
-    async def _in_thread(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return await self._context.in_thread(call, *arguments, **named)
 
 
 def _key_of(request: Request) -> str:

@@ -6,7 +6,7 @@ itself: the PEP evaluates again, which decides everything again. Off unless SENT
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -139,7 +139,9 @@ class AccessRequests:
     async def _submit(self, request: Request) -> EdgeResponse:
         return await self._answered(request, lambda caller: self._submitted(caller, request.json()), status=201)
 
-    async def _answered(self, request: Request, call: Any, *, status: int = 200) -> EdgeResponse:
+    async def _answered(
+        self, request: Request, call: Callable[[Caller], Awaitable[ApprovalRow]], *, status: int = 200
+    ) -> EdgeResponse:
         try:
             caller = await self._context.identity.caller_async("guard", request.environ)
             return EdgeResponse(orjson.dumps(_task(await call(caller), self._base(request))), status)
