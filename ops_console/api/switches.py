@@ -49,9 +49,9 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
                 responses={200: ("Every switch; `fault` where the file of switches cannot be used.", SwitchListSchema())},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_switches() -> Response:
-        book = context.switches.declared
-        rows = list_switches(context.pool, actor().tenant_id, book)
-        return json_response(present({"switches": [switch_view(row) for row in rows], "fault": book.fault}))
+        declared = context.switches.declared
+        rows = list_switches(context.pool, actor().tenant_id, declared)
+        return json_response(present({"switches": [switch_view(row) for row in rows], "fault": declared.fault}))
 
     @blueprint.post("/switches/<name>/on")
     @documented("Turn a switch on, or move its canary", request=_ON, responses={200: ("It is on.", SwitchChangeSchema())},

@@ -47,8 +47,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def policies() -> Response:
         views = list_policies(context.pool)
         return shell.page(
-            context, "policies.html", title="Policies", views=views, policy_files=folder.policy_files(), fullest=limit_usage(views, 1),
-            run=folder.last_run(), book=context.switches.declared, refusals=REFUSALS,
+            context, "policies.html", title="Policies", views=views, policy_files=folder.policy_files(), highest_usage=limit_usage(views, 1),
+            run=folder.last_run(), declared_switches=context.switches.declared, refusals=REFUSALS,
             switches=list_switches(context.pool, actor().tenant_id, context.switches.declared),
         )  # fmt: skip
 

@@ -94,16 +94,16 @@ class PolicyFolder:
         self._directory = directory
         # A separate lock, so that readers do not wait for a run.
         self._lock, self._running = threading.Lock(), threading.Lock()
-        self._shelf: tuple[object, PolicyFiles] | None = None
+        self._files: tuple[object, PolicyFiles] | None = None
         self._run: tuple[object, CaseRun] | None = None
 
     def policy_files(self) -> PolicyFiles:
         """Return the folder's current policy files."""
         with self._lock:
             stamp = self._stamp()
-            if self._shelf is None or self._shelf[0] != stamp:
-                self._shelf = (stamp, _read_policy_files(self._directory))
-            return self._shelf[1]
+            if self._files is None or self._files[0] != stamp:
+                self._files = (stamp, _read_policy_files(self._directory))
+            return self._files[1]
 
     def run(self) -> CaseRun:
         """Run every case against the files, which takes about a second, or return the last run if nothing changed since."""

@@ -65,7 +65,7 @@ def _age(seconds: int) -> str:
     return f"{days} days" if days >= 2 else f"{hours} hours" if hours >= 2 else f"{minutes} minutes"
 
 
-def _book(directory: Path | None) -> DeclaredSwitches:
+def _declared_switches(directory: Path | None) -> DeclaredSwitches:
     return load_declared_switches(directory or policies_dir())
 
 
@@ -86,7 +86,7 @@ def group() -> None:
 @json_option
 def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
     """List every switch, and whether its launch gate lets it be turned on."""
-    declared_switches = _book(directory)
+    declared_switches = _declared_switches(directory)
     with open_pool() as pool:
         rows = list_switches(pool, tenant_of(pool, tenant), declared_switches)
     if as_json:
@@ -115,7 +115,7 @@ def on(
     name: str, canary: int | None, reason: str, email: str, directory: Path | None, tenant: str | None, as_json: bool
 ) -> None:
     """Turn a switch on, or move its canary. A gated one needs a fresh passing report: `sentinel gates run`."""
-    declared_switches = _book(directory)
+    declared_switches = _declared_switches(directory)
     if canary is None:
         if declared_switches.fault is None and known_switch(declared_switches, name).gate is not None:
             raise InvalidUsage(f"{name} has a launch gate: give the percentage of accounts, e.g. --canary 5")
@@ -137,5 +137,5 @@ def off(name: str, reason: str, email: str | None, directory: Path | None, tenan
     """Turn a switch off, for everybody and at once."""
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        done = turn_switch_off(pool, actor, _book(directory), name, reason=reason)
+        done = turn_switch_off(pool, actor, _declared_switches(directory), name, reason=reason)
     show(done, as_json, f"{name} {'was already' if done.already else 'is'} off.")

@@ -107,13 +107,13 @@ def pack_template(operation: Operation, decision: Decision) -> str:
 def _template(
     action: str, agent_id: str, currency: str | None, has_ledger: bool, has_refund: bool, digest: str, label: str, version: str
 ) -> str:  # fmt: skip
-    asker = plain_format(canonical_json({"action": action, "agent_id": agent_id})[:-1])
+    requester = plain_format(canonical_json({"action": action, "agent_id": agent_id})[:-1])
     policy = plain_format(_policy_part(digest, label, version))
     amount = "" if currency is None else f',"amount":{{"currency":"{currency}","value":%1$s}}'
     ledger = '"ledger_entry_id":"%6$s",' if has_ledger else ""
     refund = '"refund_id":"%10$s",' if has_refund else ""
     return (
-        f'{asker}{amount},"decided_at":"%2$s","decision":"%3$s","facts_commitment":"sha256:%4$s","latency_ms":%5$s,{ledger}'
+        f'{requester}{amount},"decided_at":"%2$s","decision":"%3$s","facts_commitment":"sha256:%4$s","latency_ms":%5$s,{ledger}'
         f'"operation_digest":"sha256:%7$s",{policy},"proof_id":"pf_%8$s","proof_status":"{HASH_ONLY}","reason_code":"%9$s",'
         f'"redaction_status":"{REDACTION}",{refund}"signature_status":"{HASH_ONLY}"}}'
     )

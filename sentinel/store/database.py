@@ -248,11 +248,11 @@ class PooledConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[Answer], *limits: Any, **named: Any) -> Answer:
         """Wait under the deadline; psycopg calls this for statements, fetching, and beginning and ending transactions."""
-        with self.watch(self, SILENCE_SECONDS + self.patient_seconds) as patience:
+        with self.watch(self, SILENCE_SECONDS + self.patient_seconds) as deadline:
             try:
                 return super().wait(gen, *limits, **named)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if patience.over:
+                if deadline.over:
                     raise DatabaseUnreachable("the database stopped answering") from error
                 raise
 
@@ -344,29 +344,29 @@ class Pool:
         The server's own timeouts have no effect when the server or the network is gone: without this deadline the wait
         would never end.
         """
-        patience = QueryDeadline(connection, time.monotonic() + seconds)
+        deadline = QueryDeadline(connection, time.monotonic() + seconds)
         with self._watching:
             if self._watcher is None:
                 watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
                 watcher.start()  # raises when no thread can start: nothing is sent then, and the next call tries again
                 self._watcher = watcher
-            self._waiting.add(patience)
+            self._waiting.add(deadline)
         try:
-            yield patience
+            yield deadline
         finally:
             with self._watching:
-                self._waiting.discard(patience)
+                self._waiting.discard(deadline)
 
     def _end_silence(self) -> None:
         while not self._closed.wait(0.5):
             now = time.monotonic()
             with self._watching:
-                for patience in [one for one in self._waiting if one.until < now]:
-                    patience.over = True
-                    self._waiting.discard(patience)
+                for deadline in [one for one in self._waiting if one.until < now]:
+                    deadline.over = True
+                    self._waiting.discard(deadline)
                     # Only the waiting thread may close the connection; shutting down the socket wakes it.
                     with contextlib.suppress(OSError, psycopg.Error):
-                        with socket.socket(fileno=os.dup(patience.connection.fileno())) as line:
+                        with socket.socket(fileno=os.dup(deadline.connection.fileno())) as line:
                             line.shutdown(socket.SHUT_RDWR)
 
     @staticmethod

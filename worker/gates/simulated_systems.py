@@ -49,20 +49,20 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def serve_simulated_systems() -> Iterator[SimulatedSystems]:
     """Serve the simulated systems on a loopback port inside the context."""
-    book = SimulatedSystems()
-    server = _Server(("127.0.0.1", 0), _handler(book))
-    book.url = f"http://127.0.0.1:{server.server_address[1]}"
+    systems = SimulatedSystems()
+    server = _Server(("127.0.0.1", 0), _handler(systems))
+    systems.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield book
+        yield systems
     finally:
         server.shutdown()
         server.server_close()
         thread.join(2)
 
 
-def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
+def _handler(systems: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
     class SystemsHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -70,7 +70,7 @@ def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
             system, rest = self._place()
             if rest == "ready":
                 self._say(200, {"status": "ready"})
-            elif (system, rest.removeprefix("effects/")) in book.effects:
+            elif (system, rest.removeprefix("effects/")) in systems.effects:
                 self._say(200, {"status": "done", "reference": rest.removeprefix("effects/")})
             else:
                 self._say(404, {"title": "not there"}, "application/problem+json")
@@ -82,12 +82,12 @@ def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
                 message = {"role": "assistant", "content": _YES}
                 self._say(200, {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
                 return
-            book.effects.setdefault((system, body["reference"]), body)
+            systems.effects.setdefault((system, body["reference"]), body)
             self._say(201, {"status": "done", "reference": body["reference"]})
 
         def do_DELETE(self) -> None:
             system, rest = self._place()
-            book.effects.pop((system, rest.removeprefix("effects/")), None)
+            systems.effects.pop((system, rest.removeprefix("effects/")), None)
             self._say(200, {"status": "undone"})
 
         def _place(self) -> tuple[str, str]:

@@ -428,7 +428,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def deliver_best_effort(
-    book: Effects, systems: Mapping[str, SettlementSystem], *, limit: int = 32, retry_seconds: float = 5.0
+    effects: Effects, systems: Mapping[str, SettlementSystem], *, limit: int = 32, retry_seconds: float = 5.0
 ) -> int:
     """Attempt up to `limit` due effects once; return how many were done. Raises `LedgerUnavailable`.
 
@@ -436,15 +436,15 @@ def deliver_best_effort(
     backoff.
     """
     done = 0
-    for row, record in book.claim_best_effort(limit, retry_seconds=retry_seconds):
+    for row, record in effects.claim_best_effort(limit, retry_seconds=retry_seconds):
         answer = _ask(systems.get(record.system), row, record)
-        done += isinstance(answer, Settled) and book.finish_best_effort(
+        done += isinstance(answer, Settled) and effects.finish_best_effort(
             record, EffectState.DONE, system_reference=answer.reference
         )
         if isinstance(answer, EffectRefused):
-            book.finish_best_effort(record, EffectState.REFUSED, last_error=answer.reason)
+            effects.finish_best_effort(record, EffectState.REFUSED, last_error=answer.reason)
         elif isinstance(answer, NoAnswer):
-            book.finish_best_effort(record, EffectState.IN_DOUBT, last_error=answer.detail)
+            effects.finish_best_effort(record, EffectState.IN_DOUBT, last_error=answer.detail)
     return done
 
 

@@ -197,16 +197,16 @@ class Systems:
         self,
         systems: Mapping[str, SettlementSystem],
         adapters: Mapping[str, SettlementSystem],
-        book: Effects | None = None,
+        record: Effects | None = None,
     ) -> None:
         self._systems = MappingProxyType(dict(systems))
         self.adapters = MappingProxyType(dict(adapters))
-        self._book = book
+        self._record = record
 
     @classmethod
-    def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
-        """Make all systems. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
-        outside = {system.name: system for system in _outside(settings, book)}
+    def from_settings(cls, settings: WorkerSettings, record: Effects | None = None) -> Systems:
+        """Make all systems. Without a `record` the outside ones are never ready, as their effects could not be recorded."""
+        outside = {system.name: system for system in _outside(settings, record)}
         wait = in_flight_seconds(settings.settlement_timeout_seconds)
         inside: list[SettlementSystem] = [
             SimulatedRefund(),
@@ -215,16 +215,16 @@ class Systems:
             # rows' ids, and could compute codes from them.
             Coupon(settings.api_key),
         ]
-        sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
+        sagas = [Saga(name, (Effect(system),), record, in_flight_seconds=wait) for name, system in outside.items()]
         sagas.append(
             Saga(
                 "ticket_then_platform",
                 (Effect(outside["ticket"]), Effect(outside["platform_backend"])),
-                book,
+                record,
                 in_flight_seconds=wait,
             )
         )
-        return cls({system.name: system for system in [*inside, *sagas]}, outside, book)
+        return cls({system.name: system for system in [*inside, *sagas]}, outside, record)
 
     def find(self, name: str | None) -> SettlementSystem | None:
         """The system of this name; None for None, a branch that settles nowhere. Raises `UnknownSystem`."""
@@ -238,7 +238,7 @@ class Systems:
     @property
     def has_record(self) -> bool:
         """Whether there is a record of outside effects to read."""
-        return self._book is not None
+        return self._record is not None
 
     def begun_in(self, reference: uuid.UUID) -> SettlementSystem | None:
         """The system whose plan an operation's recorded effects belong to, not always the branch's present system.
@@ -246,7 +246,7 @@ class Systems:
         None where nothing was begun outside. Raises `LedgerUnavailable`, and `UnknownSystem` where no system has that
         plan.
         """
-        plans = [record.plan for record in self._book.of_operation(reference)] if self._book is not None else []
+        plans = [record.plan for record in self._record.of_operation(reference)] if self._record is not None else []
         if not plans:
             return None
         for system in self._systems.values():
@@ -305,7 +305,7 @@ def reached_by(name: str) -> tuple[str, ...]:
     return tuple(getattr(Systems.from_settings(WorkerSettings()).get(name), "reaches", ()))
 
 
-def _outside(settings: WorkerSettings, book: Effects | None) -> list[HttpSystem | StripeRefunds]:
+def _outside(settings: WorkerSettings, record: Effects | None) -> list[HttpSystem | StripeRefunds]:
     wait = settings.settlement_timeout_seconds
     return [
         *(
@@ -315,7 +315,7 @@ def _outside(settings: WorkerSettings, book: Effects | None) -> list[HttpSystem 
             )
             for each in OUTSIDE_SYSTEMS
         ),
-        StripeRefunds(settings.stripe_key, book, wait, url=settings.stripe_url),
+        StripeRefunds(settings.stripe_key, record, wait, url=settings.stripe_url),
     ]  # fmt: skip
 
 

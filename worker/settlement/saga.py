@@ -56,7 +56,7 @@ class Saga:
         self,
         name: str,
         effects: Sequence[Effect],
-        book: Effects | None,
+        record: Effects | None,
         *,
         in_flight_seconds: float = 5.0 + WORKED_ON_SECONDS,
     ) -> None:
@@ -65,7 +65,7 @@ class Saga:
         self._must = [each.system for each in effects if not each.best_effort]
         self._later = [each.system for each in effects if each.best_effort]
         self._recorded = [system for system in self._must if not getattr(system, "settles_in_ledger", False)]
-        self._book, self._in_flight_seconds = book, in_flight_seconds
+        self._record, self._in_flight_seconds = record, in_flight_seconds
 
     @property
     def reaches(self) -> tuple[str, ...]:
@@ -74,14 +74,14 @@ class Saga:
 
     def is_ready(self) -> bool:
         """Whether the systems of all mandatory effects are ready, and there is a record to write to."""
-        return self._book is not None and all(system.is_ready() for system in self._must)
+        return self._record is not None and all(system.is_ready() for system in self._must)
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Settle as far as possible now; a later call with the same reference resumes. `reference` is the row's start id."""
-        if self._book is None:
+        if self._record is None:
             return NoAnswer("there is no record to write to")
         try:
-            return _Run(self._book, row, self._in_flight_seconds).settle(
+            return _Run(self._record, row, self._in_flight_seconds).settle(
                 self._plan(reference), self._plan_later(reference), self._own_references(row, reference)
             )
         except LedgerUnavailable as error:
@@ -89,20 +89,20 @@ class Saga:
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Read the record, and look up in the systems the effects that are still open. Changes nothing."""
-        if self._book is None:
+        if self._record is None:
             return NoAnswer("there is no record to read")
         try:
-            records = {each.effect_number: each for each in self._book.of_operation(reference)}
+            records = {each.effect_number: each for each in self._record.of_operation(reference)}
         except LedgerUnavailable as error:
             return NoAnswer(f"the record: {error}")
         return self._known(records)
 
     def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
         """Try nothing more, and undo the effects that are done, unless all of them are (`Ending.end`)."""
-        if self._book is None:
+        if self._record is None:
             return NoAnswer("there is no record to read")
         try:
-            return _Run(self._book, row, self._in_flight_seconds).end(self._plan(reference))
+            return _Run(self._record, row, self._in_flight_seconds).end(self._plan(reference))
         except LedgerUnavailable as error:
             return NoAnswer(f"the record: {error}")
 
@@ -168,14 +168,14 @@ def _why(trouble: EffectRefused | NoAnswer) -> str:
 class _Run:
     """One attempt to carry out the plan of one row. Raises `LedgerUnavailable`."""
 
-    def __init__(self, book: Effects, row: LedgerRow, in_flight_seconds: float) -> None:
-        self._book, self._row, self._in_flight_seconds = book, row, in_flight_seconds
+    def __init__(self, record: Effects, row: LedgerRow, in_flight_seconds: float) -> None:
+        self._record, self._row, self._in_flight_seconds = record, row, in_flight_seconds
 
     def settle(
         self, plan: list[tuple[SettlementSystem, PlannedEffect]], later: list[tuple[SettlementSystem, PlannedEffect]],
         references: list[str],
     ) -> EffectResult:  # fmt: skip
-        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        records = {each.effect_number: each for each in self._record.of_entry(self._row.ledger_entry_id)}
         known = {planned.effect_number: planned for _, planned in plan + later}
         if any(known.get(number) != record.plan for number, record in records.items()):
             # The configuration changed since the row was begun: effects of another plan must not be continued under
@@ -192,12 +192,12 @@ class _Run:
                 return NoAnswer(f"{system.name}: {answer.detail}")
             references = [*references, answer.reference]
         for _, planned in later:
-            self._book.plan_best_effort(self._row, planned)
+            self._record.plan_best_effort(self._row, planned)
         return Settled(", ".join(references)[:200])
 
     def end(self, plan: list[tuple[SettlementSystem, PlannedEffect]]) -> EffectResult | Left:
         """Find out which effects are done; unless all of them are, undo those."""
-        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        records = {each.effect_number: each for each in self._record.of_entry(self._row.ledger_entry_id)}
         seen: list[EffectResult] = []
         for system, planned in plan:
             seen.append(self._find_out(system, planned, records.get(planned.effect_number)))
@@ -238,7 +238,7 @@ class _Run:
                 return self._write(planned, found)
             if record.quiet_seconds < self._in_flight_seconds:
                 return self._write(planned, NoAnswer("not there, but may still be on its way"))
-        if not self._book.intend(self._row, planned):
+        if not self._record.intend(self._row, planned):
             return _LOST
         return self._write(planned, try_once(system, self._row, planned.reference))
 
@@ -264,7 +264,7 @@ class _Run:
         self, plan: list[tuple[SettlementSystem, PlannedEffect]]
     ) -> Iterator[tuple[SettlementSystem, PlannedEffect, EffectRefused | NoAnswer]]:
         """Undo the done effects, the last first; yield each that could not be undone, with the reason."""
-        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        records = {each.effect_number: each for each in self._record.of_entry(self._row.ledger_entry_id)}
         for system, planned in reversed(plan):
             record = records.get(planned.effect_number)
             if record is None or record.state in (_S.REFUSED, _S.COMPENSATED):
@@ -289,4 +289,4 @@ class _Run:
         self, number: int, from_states: Sequence[EffectState], to_state: EffectState, *, reference: str | None = None,
         error: str | None = None,
     ) -> bool:  # fmt: skip
-        return self._book.move(self._row, number, from_states, to_state, system_reference=reference, last_error=error)
+        return self._record.move(self._row, number, from_states, to_state, system_reference=reference, last_error=error)

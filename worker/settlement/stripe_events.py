@@ -288,8 +288,8 @@ class StripeWebhook:
 class SettlementWatch:
     """Looks at the payments that events name. Thread-safe; raises `LedgerUnavailable`."""
 
-    def __init__(self, book: SettlementFindings, systems: Systems) -> None:
-        self._book = book
+    def __init__(self, store: SettlementFindings, systems: Systems) -> None:
+        self._store = store
         found = systems.adapters.get(StripeRefunds.name)
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
         # Payments to look at once more because this process may have another key; None: not read yet.
@@ -309,7 +309,7 @@ class SettlementWatch:
         try:
             return self._look_at_payments(self._stripe)
         finally:
-            for entry in self._book.let_sent_back_go():
+            for entry in self._store.let_sent_back_go():
                 log.error(
                     "refund_sent_back", entry=entry, cause="its customer does not have it, and its order owes it again"
                 )
@@ -330,7 +330,7 @@ class SettlementWatch:
                 findings = [StripeMismatch("stripe", payment_ref, UNKNOWN, payment_ref, 0, "", None, refunds.reason)]
             else:
                 findings = self._findings(stripe, payment_ref, refunds)
-            new = self._book.keep(looked, findings)
+            new = self._store.keep(looked, findings)
             self._once_more = [one for one in self._once_more or () if one.payment_ref != payment_ref]
             for finding in findings:
                 if finding.system_refund in new:
@@ -345,8 +345,8 @@ class SettlementWatch:
 
     def _payments(self) -> list[PaymentToLookAt]:
         if self._once_more is None:
-            self._once_more = self._book.refused_before()
-        found = self._book.to_look_at(AT_ONCE)
+            self._once_more = self._store.refused_before()
+        found = self._store.to_look_at(AT_ONCE)
         named = {looked.payment_ref for looked in found}
         again = [looked for looked in self._once_more if looked.payment_ref not in named]
         payments = (found + random.sample(again, len(again)))[:AT_ONCE]
@@ -363,7 +363,7 @@ class SettlementWatch:
             if entry is not None and status in NOT_DONE:
                 found.append(_finding(refund, "refund_failed", payment_ref, entry))
             names = [name for name in (refund.get("payment_intent"), refund.get("charge"), payment_ref) if name]
-            if entry is None and status in DONE and self._book.is_payment_known(names):
+            if entry is None and status in DONE and self._store.is_payment_known(names):
                 found.append(_finding(refund, "refunded_elsewhere", payment_ref, None))
         return found
 
