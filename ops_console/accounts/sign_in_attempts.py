@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 from psycopg.rows import class_row
 
 from sentinel.core.hosts import network_of
@@ -221,11 +222,12 @@ def begin_attempt(
         "account_most": throttle.account_most, "overall_most": throttle.overall_most, "ipv6": _IPV6_NETWORK, **_wider(network, throttle.address),
     }  # fmt: skip
 
-    def call(connection: Any) -> Attempt:
+    def call(connection: psycopg.Connection[Any]) -> Attempt:
         with connection.transaction(), connection.cursor(row_factory=class_row(Attempt)) as cursor:
             # The lock is taken in a statement of its own, so that the count sees attempts committed while it waited.
             cursor.execute(_ONE_AT_A_TIME)
-            found: Attempt = cursor.execute(BEGIN_ATTEMPT, fields).fetchone()
+            found = cursor.execute(BEGIN_ATTEMPT, fields).fetchone()
+            assert found is not None
             return found
 
     return call_with_retry(pool, call)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import orjson
+import psycopg
 from psycopg import pq
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
@@ -175,7 +176,7 @@ def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     """
     milliseconds = max(1, int(within_seconds * 1000))
 
-    def call(connection: Any) -> bool:
+    def call(connection: psycopg.Connection[Any]) -> bool:
         with connection.transaction(force_rollback=True), connection.cursor(binary=True) as cursor:
             cursor.execute(TRY_TERMS, {"ms": str(milliseconds), "tenant_id": row.terms.tenant_id})
             return len(run_statement(connection, RECORD_DECISIONS, [row], milliseconds)) == 1
@@ -217,21 +218,21 @@ def _contradicts(receipt: Receipt) -> bool:
 
 def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Receipt:
     fields = {"seq": seq, "ask": _json(row), "halt_id": new_id(), "halt_event_id": new_id()}
-
-    def call(connection: Any) -> Receipt:
-        with connection.cursor(binary=True, row_factory=class_row(Receipt)) as cursor:
-            found: Receipt = cursor.execute(RECORD_CONTRADICTION, fields).fetchone()
-            return found
-
-    return call_with_retry(pool, call)
+    return _receipt(pool, RECORD_CONTRADICTION, fields)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:
     """Record the report of a checked action. `fields` are RECORD_CHECK_REPORT's parameters."""
+    return _receipt(pool, RECORD_CHECK_REPORT, fields)
 
-    def call(connection: Any) -> Receipt:
+
+def _receipt(pool: Pool, statement: str, fields: Mapping[str, Any]) -> Receipt:
+    """Run one statement that returns a receipt, which is read in binary as those of a batch are."""
+
+    def call(connection: psycopg.Connection[Any]) -> Receipt | None:
         with connection.cursor(binary=True, row_factory=class_row(Receipt)) as cursor:
-            found: Receipt = cursor.execute(RECORD_CHECK_REPORT, fields).fetchone()
-            return found
+            return cursor.execute(statement, fields).fetchone()
 
-    return call_with_retry(pool, call)
+    found = call_with_retry(pool, call)
+    assert found is not None
+    return found

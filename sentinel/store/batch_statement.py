@@ -128,7 +128,7 @@ def commit_rows(
 ) -> Sequence[Result]:
     """Commit `rows` together through the pool, for callers without an event loop. Raises as `call_with_retry_within`."""
 
-    def call(connection: Any, left_seconds: float) -> Sequence[Result]:
+    def call(connection: psycopg.Connection[Any], left_seconds: float) -> Sequence[Result]:
         try:
             return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
         except psycopg.Error as error:
@@ -140,7 +140,7 @@ def commit_rows(
 
 
 def run_statement(
-    connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
+    connection: psycopg.Connection[Any], statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
 ) -> Sequence[Result]:
     """Execute the statement once, within the connection's current transaction. Raises `psycopg.Error`."""
     types = [

@@ -72,7 +72,9 @@ def read_invariants(path: Path) -> list[Invariant]:
     ]
 
 
-def run_invariants(connection: Any, path: Path, *, minutes: float = MINUTES) -> list[InvariantResult]:
+def run_invariants(
+    connection: psycopg.Connection[Any], path: Path, *, minutes: float = MINUTES
+) -> list[InvariantResult]:
     """Check each invariant of the file; a query may take `minutes`.
 
     Each is checked in a snapshot of its own: one moment of a live system is consistent, and vacuum is not held back for
@@ -81,7 +83,7 @@ def run_invariants(connection: Any, path: Path, *, minutes: float = MINUTES) -> 
     return [_check_alone(connection, one, minutes) for one in read_invariants(path)]
 
 
-def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantResult:
+def _check_alone(connection: psycopg.Connection[Any], one: Invariant, minutes: float) -> InvariantResult:
     connection.execute("begin isolation level repeatable read read only")
     try:
         limit_statements(connection, minutes)
@@ -90,7 +92,7 @@ def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantRe
         connection.execute("rollback")
 
 
-def limit_statements(connection: Any, minutes: float) -> None:
+def limit_statements(connection: psycopg.Connection[Any], minutes: float) -> None:
     """Set the statement timeout of the open transaction, in minutes.
 
     Between two statements it may rest as long, or `MINUTES`: a long checkpoint file is read meanwhile, for longer than

@@ -142,9 +142,9 @@ def all_rows(
     index depends on the value that is looked for.
     """
 
-    def call(connection: Any) -> list[Row]:
+    def call(connection: psycopg.Connection[Any]) -> list[Row]:
         with connection.cursor(row_factory=class_row(shape)) as cursor:
-            return list(cursor.execute(statement, fields, prepare=False if plan_anew else None).fetchall())
+            return cursor.execute(statement, fields, prepare=False if plan_anew else None).fetchall()
 
     return call_with_retry(pool, call)
 
@@ -165,10 +165,9 @@ def act_once(
     """
     attempts = RetriedTransaction(LOCK_WAIT_SECONDS)
 
-    def call(connection: Any, _: float) -> Row | None:
+    def call(connection: psycopg.Connection[Any], _: float) -> Row | None:
         with connection.cursor(row_factory=class_row(shape)) as cursor:
-            row: Row | None = cursor.execute(statement, fields).fetchone()
-            return row
+            return cursor.execute(statement, fields).fetchone()
 
     found = _attempted(pool.connection, call, attempts)
     assert found is not None
@@ -179,8 +178,7 @@ def act_once(
 
 def changed(pool: Pool, statement: str, fields: Mapping[str, Any]) -> int:
     """Run one changing statement and return how many rows it changed."""
-    count: int = call_with_retry(pool, lambda connection: connection.execute(statement, fields).rowcount)
-    return count
+    return call_with_retry(pool, lambda connection: connection.execute(statement, fields).rowcount)
 
 
 def scalar(pool: Pool, statement: str, fields: Mapping[str, Any] | None = None) -> Any:
