@@ -28,13 +28,14 @@ from worker.orders.rule_settings import RuleSettings
 from worker.orders.sources import FILE_NAME as SOURCES
 from worker.orders.sources import Sources
 from worker.refunds.reconcile import CAP, caps_in, is_small_refund
+from worker.refunds.workflow.routes import FILE_NAME as ROUTES
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.retail_refund_agent import FAILED, MISUSED
 from worker.settlement.registry import system_names
 
 _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     (SWITCHES, lambda path: read_switches(path, gates=SCENARIOS)),
-    ("routes.yaml", lambda path: _read_routes(path)),
+    (ROUTES, lambda path: _read_routes(path)),
     (SOURCES, Sources.load),
     (SIGNALS, RuleSettings.load),
     (CRITIC, Bounds.load),

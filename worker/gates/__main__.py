@@ -23,7 +23,7 @@ from worker.gates.replay import replay
 from worker.gates.run_request import RunRequest, read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
-from worker.refunds.workflow.routes import Routes
+from worker.refunds.workflow.routes import FILE_NAME, Routes
 from worker.settlement.registry import system_names
 
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 def _refuse_untried(job: RunRequest) -> None:
     """Raise `InvalidUsage` if every branch of the switch settles in systems that a gate cannot try."""
-    routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all
+    routes = Routes.load(job.policies_dir / FILE_NAME, switches=None, systems=system_names()).all
     settled = {route.settles_to for route in routes if route.switch == job.switch and route.to_person is None}
     if settled and settled <= set(NEVER_TRIED):
         raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a launch gate cannot test")

@@ -33,13 +33,14 @@ from worker.notify import Messenger, notifier_from
 from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
 from worker.refunds.confirmations import confirmations_from
-from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
+from worker.refunds.ledger import Ledger, default_tenant
 from worker.refunds.reconcile import EVERY_SECONDS as RECONCILE_EVERY_SECONDS
 from worker.refunds.reconcile import Reconciler
 from worker.refunds.reporter import LOOK_EVERY_SECONDS, InDoubtPoller, Reporter
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator
+from worker.refunds.workflow.routes import FILE_NAME as ROUTES
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.refunds.workflow.runner import ContextLoader
 from worker.refunds.workflow.simulation import Simulator
@@ -225,7 +226,7 @@ def load_routes(policies: Path, systems: Collection[str]) -> Routes:
     switches = SwitchFile(policies).declared.switches
     if switches:
         read_switches(policies / SWITCHES, gates=SCENARIOS)
-    return Routes.load(policies / "routes.yaml", switches=switches or None, systems=systems)
+    return Routes.load(policies / ROUTES, switches=switches or None, systems=systems)
 
 
 def model_branches(text: str, routes: Routes) -> frozenset[str]:
@@ -252,6 +253,3 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
 def _worker_id() -> str:
     """Unique per process, so that a successor on the same machine is never taken for the one before."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-__all__ = ["LedgerUnavailable", "make_agent", "open_client", "open_ledger", "open_simulator"]

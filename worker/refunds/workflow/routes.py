@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, Money, parse_money
-from sentinel.policy.errors import PolicyError, nearest
+from sentinel.policy.errors import nearest
 from sentinel.policy.source import Node, Scalar, Source, Table, read_source
 from worker.refunds.rows import LedgerRow
 from worker.refunds.workflow.graph import Escalation, StepName
 
+FILE_NAME = "routes.yaml"
 CHANNELS = ("retail", "private", "public")
 SCENARIOS = ("standard", "fee", "price_diff", "compensation", "defect", "quality")
 MODES = ("rebuy", "price_drop")
@@ -206,16 +207,3 @@ def _minor(source: Source, currency: str, node: Node) -> int:
         return parse_money(text, currency).amount_minor
     except InvalidInput as error:
         raise source.error(node.place, f"no_proof_up_to {currency}: {error.detail}") from error
-
-
-__all__ = [
-    "CHANNELS",
-    "GENERAL_ACTION",
-    "IN_PARTS",
-    "MAY_BE_UNKNOWN",
-    "MODES",
-    "SCENARIOS",
-    "PolicyError",
-    "Route",
-    "Routes",
-]
