@@ -23,7 +23,7 @@ from rich.table import Table
 
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
-from sentinel.platform.command_line import FiniteRange, terminal_text
+from sentinel.platform.command_line import REFUSED, WRONG_USE, FiniteRange, terminal_text
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
@@ -35,7 +35,6 @@ from worker.presentation import cell, out
 from worker.refunds.intake import lines_of
 from worker.refunds.online_retail import WrongColumns
 
-FAILED, MISUSED = 1, 2
 _SEED = 20101201
 _CONNECT_SECONDS = 5.0
 
@@ -94,7 +93,7 @@ def replay_orders(
         click.echo(json.dumps({**tally.as_json(), "not_sent": len(imported.refunds), "refused": len(imported.refused)}))
     else:
         _print_summary(tally)
-    sys.exit(0 if tally.is_good else FAILED)
+    sys.exit(0 if tally.is_good else REFUSED)
 
 
 def _require_somebody(url: str) -> None:
@@ -220,4 +219,4 @@ def _told() -> Iterator[None]:
     except (SentinelError, WrongColumns, UnicodeDecodeError) as error:
         text = f"the file is not UTF-8 at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
         click.echo(f"error: {terminal_text(text)}", err=True)
-        sys.exit(MISUSED)
+        sys.exit(WRONG_USE)
