@@ -5,18 +5,15 @@ A system is asked for an effect only after the permit was started. The result is
 """
 
 from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
-from worker.settlement.effects import Compensating, SettlementSystem, deliver_best_effort
-from worker.settlement.registry import Coupon, PrivateRefund, SimulatedRefund, Systems, UnknownSystem, system_names
+from worker.settlement.effects import SettlementSystem, deliver_best_effort
+from worker.settlement.registry import SimulatedRefund, Systems, UnknownSystem, system_names
 from worker.settlement.saga import Effect, Saga
 
 __all__ = [
-    "Compensating",
-    "Coupon",
     "Effect",
     "EffectRefused",
     "EffectResult",
     "NoAnswer",
-    "PrivateRefund",
     "Saga",
     "Settled",
     "SettlementSystem",
