@@ -7,7 +7,7 @@ import json
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -34,7 +34,7 @@ def group() -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--show-bytes", is_flag=True, help="Print the canonical bytes that are hashed.")
 @json_option
-def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
+def verify(file: BinaryIO, show_bytes: bool, as_json: bool) -> None:
     """Recompute the hash of the proof pack in FILE ("-" reads standard input), alone or inside a guard answer.
 
     Exit 0 when the pack is intact, 1 when it is not.
@@ -66,7 +66,7 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
 @tenant_option
 @json_option
 @one_line_errors
-def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool) -> None:
+def compare(file: BinaryIO, policies: Path | None, tenant: str | None, as_json: bool) -> None:
     """Compare the proof pack in FILE, an agent's or the public one, with the decision recorded under its name.
 
     A public pack must equal the recorded pack with its identifiers replaced by public ids, field by field. The recorded
@@ -92,7 +92,7 @@ def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool)
     sys.exit(0 if comparison.holds else 1)
 
 
-def _pack_in(file: Any) -> dict[str, Any]:
+def _pack_in(file: BinaryIO) -> dict[str, Any]:
     found = read_object(file.read())
     pack = found.get("proof_pack", found)
     if not isinstance(pack, dict) or "hash" not in pack:

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
@@ -50,7 +51,7 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
     sources, scorer, failpoints = read_sources(settings), make_scorer(settings), read_failpoints(settings)
     backgrounds: list[Background] = []
 
-    def make_app(_worker: Any) -> Any:
+    def make_app(_worker: Any) -> Edge:
         parts = build_order_review(settings, sources, scorer=scorer, failpoints=failpoints)
         parts.background.start()
         backgrounds.append(parts.background)

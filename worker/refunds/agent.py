@@ -477,7 +477,7 @@ class Agent:
         )
 
     @contextmanager
-    def _running(self) -> Any:
+    def _running(self) -> Iterator[None]:
         try:
             try:
                 self._publish_status("running")
