@@ -205,7 +205,7 @@ class Systems:
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings, record: Effects | None = None) -> Systems:
-        """Make all systems. Without a `record` the outside ones are never ready, as their effects could not be recorded."""
+        """Make all systems. Without a `record`, where their effects are written, the outside ones are never ready."""
         outside = {system.name: system for system in _outside(settings, record)}
         wait = in_flight_seconds(settings.settlement_timeout_seconds)
         inside: list[SettlementSystem] = [
