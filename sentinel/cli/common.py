@@ -10,6 +10,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,6 +75,16 @@ def tenant_option(command: Command) -> Command:
         metavar="LABEL|ID",
         envvar="SENTINEL_TENANT_ID",
         help="The tenant; not needed when there is only one.",
+    )(command)
+
+
+def policies_option(command: Command) -> Command:
+    """Add `--policies`: where else to look for the policy of a recorded decision."""
+    return click.option(
+        "--policies",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        envvar="SENTINEL_POLICIES_DIR",
+        help="Folder of policy files, for a policy that no authority has declared yet.",
     )(command)
 
 

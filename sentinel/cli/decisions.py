@@ -12,7 +12,7 @@ import orjson
 from sentinel.authority.explain import DecisionExplanation, explain_decision
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.reasons import reason_text
-from sentinel.cli.common import as_uuid, json_option, open_pool, tenant_of, tenant_option
+from sentinel.cli.common import as_uuid, json_option, open_pool, policies_option, tenant_of, tenant_option
 from sentinel.platform.command_line import REFUSED, OneLineErrors, terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import RuleAnswer
@@ -25,8 +25,7 @@ def group() -> None:
 
 @group.command("explain")
 @click.argument("operation_id", metavar="OPERATION")
-@click.option("--policies", type=click.Path(path_type=Path, exists=True, file_okay=False), envvar="SENTINEL_POLICIES_DIR",
-              help="Folder of policy files, for a policy that no authority has declared yet.")  # fmt: skip
+@policies_option
 @tenant_option
 @json_option
 def explain_(operation_id: str, policies: Path | None, tenant: str | None, as_json: bool) -> None:

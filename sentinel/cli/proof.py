@@ -14,7 +14,7 @@ import click
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.proofs import compare_with_record
 from sentinel.authority.public_ids import load_public_id_generators
-from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
+from sentinel.cli.common import json_option, open_pool, policies_option, print_json, tenant_of, tenant_option
 from sentinel.core.canonical import canonical_json
 from sentinel.core.customer_text import visible_text
 from sentinel.core.errors import InvalidInput
@@ -61,8 +61,7 @@ def verify(file: BinaryIO, show_bytes: bool, as_json: bool) -> None:
 
 @group.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--policies", type=click.Path(path_type=Path, exists=True, file_okay=False), envvar="SENTINEL_POLICIES_DIR",
-              help="Folder of policy files, for a policy that no authority has declared yet.")  # fmt: skip
+@policies_option
 @tenant_option
 @json_option
 @one_line_errors
