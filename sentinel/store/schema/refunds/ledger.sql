@@ -29,12 +29,14 @@ insert into refunds.transitions (from_status, event, to_status) values
 create or replace function refunds.text_key(words text) returns text language sql immutable parallel safe as
   $$ select md5(lower(regexp_replace(btrim(words), '\s+', ' ', 'g'))) $$;
 
--- One requested refund and its state.
+-- One requested refund and its state. An entry grows to two and a half times its first size until it is executed, and a page has room for
+-- that: a version that leaves its page has to be entered into every index again. What may be in the texts that never change is checked
+-- when an entry is made (check_new_entry); CHECKs are evaluated at every update. Their patterns have no counted repetition, which
+-- PostgreSQL would expand each time.
 create table refunds.ledger_entries (
   tenant_id         uuid not null default refunds.default_tenant(),
-  -- Patterns here and below have no counted repetition: PostgreSQL would expand and scan it at every update.
-  ledger_entry_id   text not null check (length(ledger_entry_id) between 1 and 120 and ledger_entry_id !~ '[^A-Za-z0-9._:/@-]'),
-  refund_id         text not null check (length(refund_id) between 1 and 128 and refund_id !~ '[^A-Za-z0-9._:/@-]'),
+  ledger_entry_id   text not null,
+  refund_id         text not null,
   agent_id          text not null default 'retail-refund-agent',           -- the agent that asks the authority
   action            text not null default 'refund.create',
   status            text not null default 'NEW' check (status in
@@ -42,7 +44,7 @@ create table refunds.ledger_entries (
   last_event        text,                                                  -- the latest event
   event_number      bigint not null default 0,                             -- number of events so far
   amount_minor      bigint not null check (amount_minor between 1 and 1000000000000),
-  currency          text not null check (currency ~ '^[A-Z]{3}$'),
+  currency          text not null,
   idempotency_key   text not null generated always as ('refund:' || ledger_entry_id) stored,
   channel           text not null default 'retail',
   scenario          text not null default 'standard',                      -- e.g. standard, fee, price_diff
@@ -76,7 +78,7 @@ create table refunds.ledger_entries (
   mode              text check (length(mode) between 1 and 40 and mode !~ '[^a-z_]'), -- variant of the scenario, e.g. price_drop
   language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- of messages to the customer
   contact           text check (length(contact) <= 320),                   -- where the confirm link is sent; must never leave this schema
-  source            text not null default '' check (length(source) <= 64 and source !~ '[^A-Za-z0-9._:/@-]'),
+  source            text not null default '',
   -- The part of its order's budget that the amount is counted in; null: none, or the entry names no order. A refund that a bank sent back
   -- after its execution is `returned`, which no sum counts.
   budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt', 'returned')),
@@ -96,7 +98,7 @@ create table refunds.ledger_entries (
   -- An entry that may be or was executed is counted in its order's budget, whichever role writes it.
   constraint ledger_permitted_holds_budget
     check (order_ref is null or status not in ('ALLOWED', 'EXECUTED') or budget_part is not null)
-) with (fillfactor = 60);
+) with (fillfactor = 30);
 create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
 -- For a worker whose key is bound to its agent: another agent's backlog may be long.
@@ -135,9 +137,8 @@ create table refunds.ledger_events (
   reason_code     text,                                                    -- of the decision, or why the worker gave up
   occurred_at     timestamptz not null default clock_timestamp(),
   note            text,                                                    -- the person's reason for a retry
-  primary key (tenant_id, event_id)
+  primary key (tenant_id, ledger_entry_id, event_id)
 );
-create index ledger_events_entry on refunds.ledger_events (tenant_id, ledger_entry_id, event_id);
 create trigger append_only before update or delete or truncate on refunds.ledger_events
   for each statement execute function refunds.refuse_change();
 
@@ -153,6 +154,13 @@ create table refunds.step_trails (
 );
 create trigger append_only before update or delete or truncate on refunds.step_trails
   for each statement execute function refunds.refuse_change();
+
+-- Refuses a new entry with an id, a currency or a source that is not well-formed; check_transition keeps all of them as they are.
+create or replace function refunds.refuse_new_entry() returns trigger language plpgsql as $$
+begin
+  raise exception 'an id, the currency or the source of a ledger entry is not well-formed'
+    using errcode = 'check_violation', constraint = 'ledger_texts_well_formed';
+end $$;
 
 -- Checks row by row what may change in a ledger entry. The trail is written once per statement (write_ledger_events), because one statement
 -- may change many rows.
@@ -245,6 +253,12 @@ begin
   return null;
 end $$;
 
+create trigger check_new_entry before insert on refunds.ledger_entries for each row when ((
+    length(new.ledger_entry_id) between 1 and 120 and new.ledger_entry_id !~ '[^A-Za-z0-9._:/@-]'
+    and length(new.refund_id) between 1 and 128 and new.refund_id !~ '[^A-Za-z0-9._:/@-]'
+    and length(new.source) <= 64 and new.source !~ '[^A-Za-z0-9._:/@-]'
+    and new.currency ~ '^[A-Z]{3}$') is false)                             -- null is refused as such
+  execute function refunds.refuse_new_entry();
 create trigger check_transition before insert or update on refunds.ledger_entries
   for each row execute function refunds.check_transition();
 create trigger write_ledger_events after update on refunds.ledger_entries
