@@ -17,7 +17,7 @@ WORKERS ?= 4
 .PHONY: help env demo test test-busy check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 # Asked for only where an environment is made; PYTHON=… chooses another.
 PYTHON ?= $(shell sh deploy/find_python.sh)

@@ -131,6 +131,19 @@ def with_database(folder: Path) -> None:
     (folder / "var" / "postgres").mkdir(parents=True)
 
 
+def test_the_targets_are_listed_also_with_a_sed_that_knows_no_tab(folder: Path) -> None:
+    """POSIX leaves open what `\\t` is in a replacement; to BSD's sed it was a t."""
+    sed = folder / "bin" / "sed"
+    sed.parent.mkdir()
+    sed.write_text(f"#!/bin/sh\nexec {shutil.which('sed')} 's/:.*## */t/'\n")
+    sed.chmod(0o755)
+    listed = make(folder, "help").stdout.splitlines()
+    assert (
+        f"  make {'help':<12} list the targets" in listed
+        and f"  make {'env':<12} make the environment in .venv, nothing else" in listed
+    )
+
+
 @pytest.mark.parametrize("cut", ["venv", "pip", "package"])
 def test_an_environment_that_was_cut_off_is_made_by_the_next_target(folder: Path, cut: str) -> None:
     stopped = make(folder, "demo", cut=cut)
