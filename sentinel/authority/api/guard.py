@@ -275,7 +275,7 @@ def calls(context: Context) -> dict[str, Call]:
     def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> EdgeResponse:
         receipt = raise_if_start_refused(recorded)
         duplicate = receipt.result == "duplicate"
-        tally.tell("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
+        tally.log_soon("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return EdgeResponse(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
     def prepare_report(caller: Caller, body: ReportBody, *_: Any) -> tuple[dict[str, Any], Any]:
@@ -331,7 +331,7 @@ def accepted_report(recorded: Receipt, outcome: str, request_id: str, tally: Dec
     receipt = raise_if_report_refused(recorded)
     if receipt.result == "contradiction":
         log.error("contradiction", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
-    tally.tell("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    tally.log_soon("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
     return receipt
 
 
@@ -388,7 +388,7 @@ class DecisionTally:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._seconds: list[float] = []
         self._lines: list[dict[str, Any]] = []
-        self._told: dict[str, list[dict[str, Any]]] = {}
+        self._events: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
         """Add one answer, given `seconds` after its request arrived. Call it on the running event loop."""
@@ -406,15 +406,15 @@ class DecisionTally:
             "policy_version": recorded.policy_version, "request_id": request_id,
         })  # fmt: skip
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def log_soon(self, event: str, **fields: Any) -> None:
         """Log an event at level info, soon. Call it on the running event loop."""
-        if not self._told:
-            asyncio.get_running_loop().call_soon(self._write_told)
-        self._told.setdefault(event, []).append(fields)
+        if not self._events:
+            asyncio.get_running_loop().call_soon(self._write_events)
+        self._events.setdefault(event, []).append(fields)
 
-    def _write_told(self) -> None:
-        told, self._told = self._told, {}
-        for event, rows in told.items():
+    def _write_events(self) -> None:
+        events, self._events = self._events, {}
+        for event, rows in events.items():
             write_events(event, rows)
 
     def _write(self) -> None:

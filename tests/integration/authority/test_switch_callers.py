@@ -134,11 +134,11 @@ def test_a_key_that_is_bound_to_an_agent_is_not_told_the_halts_of_others(fixture
             [fixtures.tenant_id, scope, target],
         )
 
-    def told(key: str) -> set[tuple[str, str]]:
+    def halts_for(key: str) -> set[tuple[str, str]]:
         return {(one["scope"], one["target"]) for one in fixtures.get("switches", key=key).get_json()["halts"]}
 
-    assert told(fixtures.new_key(agent_id="a")) == own
-    assert told(fixtures.key) == own | others
+    assert halts_for(fixtures.new_key(agent_id="a")) == own
+    assert halts_for(fixtures.key) == own | others
 
 
 @pytest.mark.parametrize("prefix", ["/api/sentinel", "/api/haltstate/sentinel"])
