@@ -65,7 +65,7 @@ def test_the_wheel_has_the_client_and_its_types_and_nothing_of_the_authority(whe
     assert "Requires-Python: >=3.10" in metadata
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert required == [], "the client alone needs nothing"
-    assert wheel.stat().st_size < 175_000  # a third of it is the MCP proxy, which agents' machines run
+    assert wheel.stat().st_size < 180_000  # a third of it is the MCP proxy, which agents' machines run
 
 
 def modules_of(wheel: Path) -> dict[str, ast.Module]:
