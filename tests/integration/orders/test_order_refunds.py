@@ -80,6 +80,36 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_decision(orders: OrderFixtu
     assert orders.fixtures.broken_invariants() == []
 
 
+def asked_about(orders: OrderFixtures) -> None:
+    """The order o-1's refund is filed, and its row waits for an approval; no vote is carried yet."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    asking = worker_process(
+        ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
+        SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
+    )  # fmt: skip
+    asking.communicate(timeout=60)
+    assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["another refund", "the same refund under another key"])
+def test_an_analysts_vote_is_carried_to_the_approval_of_the_filed_refund_alone(
+    orders: OrderFixtures, alike: bool
+) -> None:
+    """Which one its row names is written by the worker."""
+    asked_about(orders)
+    resource = {"resource": "refund/order:demo:o-1"} if alike else {}
+    escalated = {"correlation_id": "c", "escalation": "analyst_refund"}
+    other = orders.fixtures.guard(guard_body(value="42.50", evidence_context=escalated, **resource))["approval_id"]
+    with orders.fixtures.as_role(WORKER) as connection:
+        connection.execute(
+            "update refunds.ledger_entries set approval_id = %s where ledger_entry_id = 'order:demo:o-1'", [other]
+        )
+    orders.rounds()
+    assert orders.one("select status from sentinel.approvals where approval_id = %s", other) == "pending"
+    assert orders.all("select carried_result from orders.refunds") == [("left_to_others",)]
+
+
 def test_from_500_on_two_people_pay_it_and_the_decision_on_the_order_is_the_first(orders: OrderFixtures) -> None:
     big = {"value": "600.00", "currency": "EUR"}
     orders.deliver(order_body("o-1", "medium", amount=big))

@@ -366,7 +366,11 @@ begin
       l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
       l.status = 'ERROR' and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed' as is_unpaid,
       l.reason_code = 'handled_by_person' or l.status = 'ERROR' and l.budget_part = 'handled' as is_handled,
+      -- Which approval a row names is written by the worker: it must be the one of the row's own question.
       a.status = 'pending' and a.action = l.action and (a.amount_minor, a.currency) = (r.amount_minor, r.currency)
+        and (a.agent_id, a.resource) = (l.agent_id, 'refund/' || l.refund_id)
+        and exists (select from sentinel.operation_rows q
+          where q.tenant_id = a.tenant_id and q.operation_id = a.operation_id and q.idempotency_key = l.idempotency_key)
         and 'analyst_refund' = any(a.reasons)
         and a.reasons <@ array['analyst_refund', 'amount_needs_approval', 'limit_exceeded', 'account_unknown']::text[] as may_carry
     from orders.refunds o
