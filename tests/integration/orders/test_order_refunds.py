@@ -110,6 +110,38 @@ def test_an_analysts_vote_is_carried_to_the_approval_of_the_filed_refund_alone(
     assert orders.all("select carried_result from orders.refunds") == [("left_to_others",)]
 
 
+@pytest.mark.parametrize(
+    ("account", "reason"),
+    [("acct-1", "limit_exceeded"), (None, "account_unknown")],
+    ids=["an account's", "the guests'"],
+)
+def test_a_limit_of_the_account_keeps_no_decision_from_its_refund(
+    orders: OrderFixtures, account: str | None, reason: str
+) -> None:
+    """A large order exceeds it by itself: its refund would always be decided twice."""
+    for _ in range(2):
+        paid = guard_body(value=150, params={"account_ref": account and f"demo:{account}"})
+        assert orders.fixtures.guard(paid)["decision"] == "ALLOW"
+    orders.deliver(order_body("o-1", "medium", account_ref=account))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders, 2)
+    decided = "select status, reasons from sentinel.approvals where action = 'refund.create'"
+    assert orders.all(decided) == [("approved", ["analyst_refund", reason])]
+    assert orders.all("select state, carried_result from orders.refunds") == [("paid", "approved")]
+
+
+def test_a_limit_over_all_accounts_is_decided_by_somebody_who_sees_it(orders: OrderFixtures) -> None:
+    """No order shows it."""
+    asked_about(orders)
+    orders.fixtures.admin.execute("set session_replication_role = replica")
+    orders.fixtures.admin.execute(
+        "update sentinel.approvals set reasons = reasons || 'total_exceeded'::text where action = 'refund.create'"
+    )
+    orders.fixtures.admin.execute("set session_replication_role = origin")
+    orders.rounds()
+    assert orders.all("select carried_result from orders.refunds") == [("left_to_others",)]
+
+
 def test_from_500_on_two_people_pay_it_and_the_decision_on_the_order_is_the_first(orders: OrderFixtures) -> None:
     big = {"value": "600.00", "currency": "EUR"}
     orders.deliver(order_body("o-1", "medium", amount=big))

@@ -344,11 +344,13 @@ create or replace function orders.try_that_holds_refund(denied orders.refunds) r
 $$;
 
 -- Tracks filed refunds; returns how many it processed. The person who filed one has approved it: if its ledger row needs an approval for no
--- reasons other than those the person knew, their vote is recorded on that approval, under all rules of approvals. A row that was denied
--- or failed brings the order back to a person (REFUND_REFUSED), with the reason and an alert. If such a row continues after all, or has
--- ended again since the end that was recorded, the order goes back to REFUND_FILED. If its doubt was resolved, the reason is updated:
--- `refund_failed` may have been paid, `refund_unpaid` surely was not. A try that was denied because of an earlier one is closed in favour
--- of that one (`try_that_holds_refund`).
+-- reasons other than those the person knew, their vote is recorded on that approval, under all rules of approvals. The amount and whether
+-- there is an account are on the order, so a limit of the account, or the one that all without an account share, is among them: a large
+-- order exceeds it by itself. A limit over all accounts (`total_exceeded`) is not. A row that was denied or failed brings the order back to
+-- a person (REFUND_REFUSED), with the reason and an alert. If such a row continues after all, or has ended again since the end that was
+-- recorded, the order goes back to REFUND_FILED. If its doubt was resolved, the reason is updated: `refund_failed` may have been paid,
+-- `refund_unpaid` surely was not. A try that was denied because of an earlier one is closed in favour of that one
+-- (`try_that_holds_refund`).
 create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
