@@ -87,10 +87,12 @@ class Attempt:
 _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
 # The account's failed attempts of the last day. `is_guess`: a wrong code with the right password. It counts until an
 # administrator has changed the account, or nobody could let its owner in again; for an address in several tenants,
-# until each of them has.
+# until each of them has. A change dated ahead of the clock (`sentinel.after_what_is_pending`) forgives none before that
+# moment: no guess until then would count.
 _OF_TODAY = """
   select s.attempt_id, s.device_hash, s.attempted_at, s.with_code, s.password_right and s.attempted_at > coalesce((
-      select min(o.changed_by_another_at) from sentinel.operators o where o.email = %(email)s), '-infinity') as is_guess
+      select case when min(o.changed_by_another_at) <= clock_timestamp() then min(o.changed_by_another_at) end
+      from sentinel.operators o where o.email = %(email)s), '-infinity') as is_guess
   from sentinel.sign_in_attempts s
   where s.account_hash = %(account_hash)s and not s.succeeded and s.attempted_at > clock_timestamp() - interval '1 day'
 """
@@ -176,7 +178,8 @@ left join sentinel.operators o on o.tenant_id = %(tenant_id)s::uuid and o.operat
 where case when refused.is_guess and guessed.codes >= %(told)s then not exists (
   select from sentinel.events e where e.kind = 'operator_code_guessed' and e.kind not in ('decision', 'start', 'outcome')
     and e.event_id >= %(recent)s and e.tenant_id = o.tenant_id and e.body::jsonb ->> 'operator_id' = o.operator_id::text
-    and e.occurred_at > greatest(clock_timestamp() - interval '1 day', o.changed_by_another_at)) end
+    and e.occurred_at > greatest(clock_timestamp() - interval '1 day',
+      case when o.changed_by_another_at <= clock_timestamp() then o.changed_by_another_at end)) end
 """).fill(of_today=_OF_TODAY)
 SWEPT_AT_ONCE = 5_000
 SWEEP = """

@@ -15,7 +15,7 @@ from ops_console.accounts import sessions, sign_in
 from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
-from sentinel.authority.protected_changes import CONFIRM, DEACTIVATE, END_ACCESS, REACTIVATE
+from sentinel.authority.protected_changes import CONFIRM, DEACTIVATE, END_ACCESS, REACTIVATE, SET_ROLE
 from sentinel.core.errors import EngineUnavailable, Forbidden
 from tests import mutants
 from tests.integration.console.conftest import Caller
@@ -87,13 +87,25 @@ def test_a_rule_without_makers_is_seen(fixtures: Any) -> None:
     assert approved(fixtures, asked, fixtures.sign_in("admin@demo.local", app)) == "approved"
 
 
-def second_voice(fixtures: Any, change: str, app: Any) -> tuple[str, int]:
-    """What came of one administrator's two voices on a question for two people, and the second voice's answer."""
+AHEAD = """set session_replication_role = replica;
+update sentinel.approvals set created_at = created_at + interval '1 hour', expires_at = expires_at + interval '1 hour';
+update sentinel.approval_votes set voted_at = voted_at + interval '1 hour';
+set session_replication_role = origin"""
+"""As if the clock had been set back by an hour since."""
+
+
+def second_voice(fixtures: Any, change: str, app: Any, *, ahead: bool = False) -> tuple[str, int]:
+    """What came of one administrator's two voices on a question for two people, and the second voice's answer.
+
+    `ahead`: the question and the first voice are dated ahead of the clock.
+    """
     bob = fixtures.operator("bob", "viewer" if change == "role" else "approver")
     browser = fixtures.browser("admin", "admin", app, proved=True)
     admin = fixtures.sign_in("admin@demo.local", app)
     asked = fixtures.approval("600.00")
     assert admin.approve(asked).json["result"] == "recorded"
+    if ahead:
+        fixtures.sql(AHEAD)
     if change == "created":
         form = {"operator_id": uuid.uuid4(), "email": "eve@demo.local", "role": "approver", "password": NEW_PASSWORD}
         assert browser.submit("/ops/operators", **form).status_code == 200
@@ -127,6 +139,11 @@ def test_an_account_that_was_just_changed_gives_no_second_voice(fixtures: Any, c
 
 
 @pytest.mark.parametrize("change", CHANGES)
+def test_nor_on_a_question_dated_ahead_of_a_clock_that_was_set_back(fixtures: Any, change: str) -> None:
+    assert second_voice(fixtures, change, fixtures.app(), ahead=True) == ("pending", 403)
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_account_whose_change_is_forgotten_would(fixtures: Any, change: str) -> None:
     fixtures.sql(
         "create function sentinel.forget() returns trigger language plpgsql as $$"
@@ -151,6 +168,19 @@ def test_a_vote_given_before_the_change_still_counts(fixtures: Any) -> None:
     fixtures.sql(
         "update sentinel.operators set changed_by_another_at = clock_timestamp() where operator_id = %s", operator_id
     )
+    assert approved(fixtures, asked, fixtures.person("carl", app=app)) == "approved"
+
+
+def test_a_vote_given_before_the_change_still_counts_where_the_clock_was_set_back_since(fixtures: Any) -> None:
+    app, asked = fixtures.app(), fixtures.approval("600.00")
+    bob, admin = fixtures.person("bob", app=app), fixtures.operator("admin", "admin")
+    assert bob.approve(asked).json["result"] == "recorded"
+    fixtures.sql(
+        "set session_replication_role = replica;"
+        " update sentinel.approval_votes set voted_at = voted_at + interval '1 hour'; set session_replication_role = origin"
+    )
+    (operator_id,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bob@demo.local'")[0]
+    change_operator(fixtures.pool, admin, operator_id, SET_ROLE, role="admin", seen="approver")
     assert approved(fixtures, asked, fixtures.person("carl", app=app)) == "approved"
 
 

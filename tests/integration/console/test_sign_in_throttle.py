@@ -325,6 +325,14 @@ def test_an_administrator_who_changes_the_account_lets_its_owner_in_again_and_is
     assert read_figures(fixtures.authority.pool).codes_guessed == 2
 
 
+@pytest.mark.usefixtures("quick")
+def test_guesses_of_codes_count_on_where_an_account_was_changed_ahead_of_the_clock(fixtures: Any) -> None:
+    app, _, _ = with_second_factor(fixtures)
+    fixtures.sql("update sentinel.operators set changed_by_another_at = clock_timestamp() + interval '1 hour'")
+    assert [enter(app, f"10.2.0.{n}", PASSWORD, code="000000") for n in range(40)] == [401] * 30 + [429] * 10
+    assert guess_events(fixtures) == [(ANN, 5)], "once"
+
+
 def test_a_session_in_which_fifty_proofs_were_wrong_is_over(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_up, "is_right", lambda hashed, proof: proof == PASSWORD)
     app = fixtures.app()

@@ -64,6 +64,15 @@ create table sentinel.approval_votes (
 create trigger append_only before update or delete or truncate on sentinel.approval_votes
   for each statement execute function sentinel.refuse_change();
 
+-- From when on an account that another person has just created or changed may decide: now, or after all that is pending and the votes on it,
+-- where these are dated ahead of the clock because it was set back since.
+create or replace function sentinel.after_what_is_pending(tenant uuid) returns timestamptz language sql as $$
+  select greatest(clock_timestamp(), max(greatest(a.created_at, (
+    select max(v.voted_at) from sentinel.approval_votes v
+    where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id))) + interval '1 microsecond')
+  from sentinel.approvals a where a.tenant_id = tenant and a.status = 'pending'
+$$;
+
 -- Allows one transition, and only with the votes it takes: a role that cannot insert votes (the authority's) cannot approve either. An
 -- approval that does not offer "approve" is never approved, whichever function tries.
 create or replace function sentinel.check_approval() returns trigger language plpgsql as $$

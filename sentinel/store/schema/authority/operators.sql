@@ -75,8 +75,8 @@ begin
   if exists (select from sentinel.operators where tenant_id = tenant and operator_id = person and email = address) then
     return 'repeated';
   end if;
-  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, password_one_time, changed_by)
-  values (tenant, person, address, first_password_hash, first_role, one_time,
+  insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role, changed_by_another_at, password_one_time, changed_by)
+  values (tenant, person, address, first_password_hash, first_role, sentinel.after_what_is_pending(tenant), one_time,
     case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end) on conflict do nothing;
   if not found then return 'taken'; end if;
   perform sentinel.append_event(tenant, event, 'operator_added', null, null, clock_timestamp(), jsonb_build_object(
@@ -145,7 +145,7 @@ begin
   end if;
   -- From now on another person may control the account: it may decide only approvals that are created after this.
   if act in ('role_set', 'reactivated', 'password_reset', 'second_factor_reset') then
-    update sentinel.operators set changed_by_another_at = clock_timestamp(),
+    update sentinel.operators set changed_by_another_at = sentinel.after_what_is_pending(tenant),
       changed_by = case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end
     where tenant_id = tenant and operator_id = person;
   end if;
