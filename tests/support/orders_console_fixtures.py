@@ -6,14 +6,22 @@ import itertools
 import uuid
 from typing import Any
 
+from sentinel.core.operation import build_operation
+from tests.support.verbs import guarded
+from worker.orders.order import ACTION, AGENT_ID, order_key, resource_of
+
 _numbers = itertools.count(1)
 SIGNALS = '[{"code": "country_mismatch", "detail": "billing GB, shipping NG"}]'
 
 
-def queued(fixtures: Any, order_id: str | None = None, *, approval_id: Any = None, source: str = "demo") -> str:
-    """The id of a medium order that waits for an analyst, 200.00 USD."""
+def queued(
+    fixtures: Any, order_id: str | None = None, *, owner: Any = None, people: int = 1, source: str = "demo"
+) -> str:
+    """The id of a medium order that waits for so many analysts, 200.00 USD, asked about with a key of `owner`'s."""
     order_id = order_id or f"ord-{next(_numbers)}"
-    approval_id = approval_id or fixtures.approval("200.00")
+    approval_id = _asked(fixtures, order_id, owner, source)
+    if people != 1:
+        fixtures.sql("update sentinel.approvals set required_people = %s where approval_id = %s", people, approval_id)
     review_id = _received(fixtures, order_id, source)
     _move(
         fixtures,
@@ -28,6 +36,12 @@ def queued(fixtures: Any, order_id: str | None = None, *, approval_id: Any = Non
           f" approval_id = '{approval_id}', decided_at = clock_timestamp()")  # fmt: skip
     _move(fixtures, review_id, "queued", "QUEUED", "due_at = clock_timestamp() + interval '1 day'")
     return order_id
+
+
+def approval_of(fixtures: Any, order_id: str) -> uuid.UUID:
+    """The approval that an order waits for."""
+    found: uuid.UUID = fixtures.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0][0]
+    return found
 
 
 def held(fixtures: Any, order_id: str | None = None, *, source: str = "demo") -> str:
@@ -69,6 +83,17 @@ def refused_by_shop(fixtures: Any, order_id: str | None = None, *, source: str =
         " set session_replication_role = origin"
     )
     return order_id
+
+
+def _asked(fixtures: Any, order_id: str, owner: Any, source: str) -> uuid.UUID:
+    """The approval of an order, asked for as the intake asks."""
+    operation = build_operation(
+        idempotency_key=order_key(source, order_id), agent_id=AGENT_ID, action=ACTION, resource=resource_of(source, order_id),
+        params={"amount": {"value": "200.00", "currency": "USD"}, "band": "medium", "order_key": f"{source}:{order_id.encode().hex()}"},
+    )  # fmt: skip
+    recorded = guarded(fixtures.authority, fixtures.caller(owner, agent_id=AGENT_ID), operation)
+    assert recorded.status == "pending" and recorded.approval_id is not None, recorded
+    return recorded.approval_id
 
 
 def _received(fixtures: Any, order_id: str, source: str) -> uuid.UUID:

@@ -189,14 +189,15 @@ class Fixtures:
         return Browser(client, email, csrf)
 
     def caller(
-        self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None, scopes: tuple[str, ...] = WORKER_SCOPES
-    ) -> Caller:
+        self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None, scopes: tuple[str, ...] = WORKER_SCOPES,
+        agent_id: str = "retail-refund-agent",
+    ) -> Caller:  # fmt: skip
         """An agent with a key; `owner` owns it."""
         tenant = tenant_id or self.tenant_id
         issued = issue_key(
             self.pool,
             tenant,
-            agent_id="retail-refund-agent",
+            agent_id=agent_id,
             scopes=scopes,
             owner_operator_id=owner.operator_id if owner else None,
         )

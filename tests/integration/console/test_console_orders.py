@@ -21,7 +21,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
-from tests.support.orders_console_fixtures import held, queued, refused_by_shop, status_and_resolution
+from tests.support.orders_console_fixtures import approval_of, held, queued, refused_by_shop, status_and_resolution
 
 REASON = {"reason": "called the customer"}
 
@@ -143,8 +143,8 @@ def test_another_tenants_order_is_not_there(fixtures: Any) -> None:
 
 
 def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(fixtures: Any) -> None:
-    approval_id = fixtures.approval("200.00")
-    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    approval_id = approval_of(fixtures, order_id)
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     answer = ann.post(f"/ops/api/orders/demo/{order_id}/fulfil", {**REASON, "digest": shown["digest"]})
     assert answer.json == {"result": "fulfil", "approvals_given": 1, "people_required": 1}
@@ -158,8 +158,8 @@ def test_fulfil_approves_and_leaves_the_order_to_the_intake_with_who_and_why(fix
 
 
 def test_hold_rejects_and_makes_the_shops_hold_due(fixtures: Any) -> None:
-    approval_id = fixtures.approval("200.00")
-    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    approval_id = approval_of(fixtures, order_id)
     assert ann.analyst(order_id, "hold").json["result"] == "hold"
     assert fixtures.approval_status(approval_id) == "rejected"
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
@@ -168,8 +168,8 @@ def test_hold_rejects_and_makes_the_shops_hold_due(fixtures: Any) -> None:
 
 
 def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(fixtures: Any) -> None:
-    approval_id = fixtures.approval("200.00")
-    order_id, ann = queued(fixtures, approval_id=approval_id), fixtures.person("ann")
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    approval_id = approval_of(fixtures, order_id)
     answer = ann.analyst(order_id, "refund").json
     assert (answer["result"], answer["ledger_entry_id"]) == ("refund", f"order:demo:{order_id}")
     assert fixtures.approval_status(approval_id) == "rejected"
@@ -206,7 +206,7 @@ def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(fixtures: Any
 
 
 def test_a_large_order_needs_as_many_people_as_its_approval_does(fixtures: Any) -> None:
-    order_id = queued(fixtures, approval_id=fixtures.approval("600.00"))
+    order_id = queued(fixtures, people=2)
     ann, bob = fixtures.operator("ann"), fixtures.operator("bob")
     assert say(fixtures, ann, order_id, "fulfil") == "recorded"
     assert say(fixtures, ann, order_id, "fulfil") == "conflict"
@@ -216,7 +216,7 @@ def test_a_large_order_needs_as_many_people_as_its_approval_does(fixtures: Any) 
 
 def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(fixtures: Any) -> None:
     owner, viewer = fixtures.operator("own", "admin"), fixtures.operator("vic", "viewer")
-    order_id = queued(fixtures, approval_id=fixtures.approval("200.00", owner))
+    order_id = queued(fixtures, owner=owner)
     for decision in DECISIONS:
         assert say(fixtures, owner, order_id, decision) == "forbidden"
         assert say(fixtures, viewer, order_id, decision) == "forbidden"
@@ -240,8 +240,8 @@ def test_a_decision_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: A
 
 
 def test_a_decision_that_names_an_approval_is_taken_only_while_that_one_waits(fixtures: Any) -> None:
-    approval_id, ann = fixtures.approval("200.00"), fixtures.person("ann")
-    path = f"/ops/api/orders/demo/{queued(fixtures, approval_id=approval_id)}"
+    ann = fixtures.person("ann")
+    path = f"/ops/api/orders/demo/{queued(fixtures)}"
     seen = {**REASON, "digest": ann.get(path).json["digest"]}
     for decision in DECISIONS:
         answer = ann.post(f"{path}/{decision}", {**seen, "approval_id": str(fixtures.approval("200.00"))})

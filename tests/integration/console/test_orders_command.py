@@ -53,7 +53,7 @@ def test_a_decision_is_a_local_administrators_for_the_named_operator(
 
 def test_the_first_of_two_people_is_told_so_and_lets_nothing_go_yet(fixtures: Any) -> None:
     fixtures.operator("ann"), fixtures.operator("ben")
-    order, vic = queued(fixtures, approval_id=fixtures.approval("600.00")), fixtures.browser("vic", "viewer")
+    order, vic = queued(fixtures, people=2), fixtures.browser("vic", "viewer")
 
     def titles() -> list[str]:
         return re.findall(r"An analyst (?:voted to release|released) it", vic.get(f"/ops/orders/demo/{order}").text)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.orders_console_fixtures import queued
+from tests.support.orders_console_fixtures import approval_of, queued
 
 SET = "update refunds.order_budgets set {} where order_ref = %s and source = 'demo'"
 
@@ -92,8 +92,7 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
 
 def test_the_card_of_a_queued_order_shows_what_was_refunded_of_it_meanwhile(fixtures: Any) -> None:
     """An analyst decides a queued order on its card alone, and should not have a refunded order shipped unawares."""
-    approval_id = fixtures.approval("200.00")
-    queued(fixtures, "o-1", approval_id=approval_id)
+    approval_id = approval_of(fixtures, queued(fixtures, "o-1"))
     page, ann = f"/ops/approvals/{approval_id}", fixtures.browser("ann", "approver")
     assert shown(ann.get(page)) == {}, "no refund of it was asked for"
     fixtures.sql(

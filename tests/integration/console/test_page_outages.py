@@ -54,7 +54,7 @@ def test_without_the_ledger_the_console_still_shows_and_decides(fixtures: Any) -
         answer = ann.get(path)
         shown = words(answer)
         assert answer.status_code == 200
-        assert "Refunds pending 2" in shown
+        assert "Refunds pending 1" in shown
         assert (
             "Errors given up by the worker or refused by the settlement system; may have been paid: see the entry not read"
             in shown

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from sentinel.store.ids import proof_id_of
-from tests.support.orders_console_fixtures import queued
+from tests.support.orders_console_fixtures import approval_of, queued
 from tests.support.ports import free_port
 
 
 def pages_of(fixtures: Any, agent_id: str) -> tuple[list[str], str]:
     """The pages that name a proof of `agent_id`: an approval, an order and a ledger row; and the proof's name."""
-    approval_id = fixtures.approval()
-    order_id = queued(fixtures, approval_id=approval_id)
+    order_id = queued(fixtures)
+    approval_id = approval_of(fixtures, order_id)
     (operation_id, event_id) = fixtures.sql("select operation_id, decision_event_id from sentinel.operation_states")[0]
     proof_id = proof_id_of(event_id)
     fixtures.sql(

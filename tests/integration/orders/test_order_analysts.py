@@ -17,8 +17,9 @@ from sentinel.authority.approvals import HANDLED, find_approval, resolve_approva
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict, SentinelError
 from sentinel.platform.resources import policies_dir
+from sentinel.store.database import ORDERS
 from tests.corpora.retail import retail_lines
-from tests.support.fixtures import Fixtures
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, at_once
 from tests.support.ledger_fixtures import wait_until, worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
@@ -45,6 +46,26 @@ def queued(orders: OrderFixtures, order_id: str) -> bytes:
     body = order_body(order_id, "medium")
     assert orders.deliver(body).status_code == 202
     return body
+
+
+def test_a_decision_on_an_order_decides_no_approval_of_anything_else(orders: OrderFixtures) -> None:
+    """Which one an order names is written by the intake."""
+    queued(orders, "o-1")
+    other = orders.fixtures.guard(guard_body(value=300))["approval_id"]
+    with orders.fixtures.as_role(ORDERS) as connection:
+        connection.execute("update orders.reviews set approval_id = %s where order_id = 'o-1'", [other])
+    assert [say(orders, "o-1", decision) for decision in DECISIONS] == ["conflict"] * 3
+    assert orders.one("select status from sentinel.approvals where approval_id = %s", other) == "pending"
+
+
+def test_a_decision_on_an_order_decides_no_other_order(orders: OrderFixtures) -> None:
+    queued(orders, "o-1")
+    queued(orders, "o-2")
+    other = orders.one("select approval_id from orders.reviews where order_id = 'o-2'")
+    with orders.fixtures.as_role(ORDERS) as connection:
+        connection.execute("update orders.reviews set approval_id = %s where order_id = 'o-1'", [other])
+    assert [say(orders, "o-1", decision) for decision in DECISIONS] == ["conflict"] * 3
+    assert orders.one("select status from sentinel.approvals where approval_id = %s", other) == "pending"
 
 
 def shop_rows(orders: OrderFixtures) -> list[tuple[Any, ...]]:

@@ -307,6 +307,11 @@ begin
   refusal := case when r.review_id is null then 'unknown'
     when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null or analyst_decision = 'retry' then 'not_queued'
     when shown_approval <> r.approval_id then 'approval_changed'
+    -- Which approval an order names is written by the intake: a decision on an order decides no approval of anything else.
+    when not exists (select from sentinel.approvals a
+        join sentinel.operation_rows q on q.tenant_id = a.tenant_id and q.operation_id = a.operation_id
+        where a.tenant_id = tenant and a.approval_id = r.approval_id and (a.agent_id, a.action) = ('order-review', 'order.fulfill')
+          and q.idempotency_key = 'order:' || r.source || ':' || r.order_id) then 'changed'
     when analyst_decision = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   select * into said from sentinel.resolve_approval(tenant, r.approval_id, operator,
