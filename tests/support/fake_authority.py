@@ -80,16 +80,17 @@ class FakeAuthority:
 
     @contextlib.contextmanager
     def running(self, port: int = 0) -> Iterator[FakeAuthority]:
-        """Serve for the block."""
-        self._server = FakeServer(("127.0.0.1", port), handler_for(self.handle))
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        """Serve for the block; what failed in answering fails whoever had it run."""
+        server = self._server = FakeServer(("127.0.0.1", port), handler_for(self.handle))
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
             yield self
         finally:
-            self._server.shutdown()
-            self._server.server_close()
+            server.shutdown()
+            server.server_close()
             thread.join(2)
+        assert not server.failures, "\n".join(server.failures)
 
     def stop_listening(self) -> None:
         """Whoever connects from now on is refused; what is connected stays so."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
+import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -75,6 +77,11 @@ class FakeServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.failures: list[str] = []
+        """What was raised while a request was answered, of which its sender learns no more than that no answer came."""
+        super().__init__(address, handler)
+
     def serve_forever(self, poll_interval: float = 0) -> None:
         """Take connections until `shutdown`, which no waiting for an interval delays."""
         while True:
@@ -90,7 +97,9 @@ class FakeServer(ThreadingHTTPServer):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that is killed in the middle is what these tests are about: no noise."""
+        """A worker that is killed in the middle is what these tests are about; everything else is a fault, here or in the test."""
+        if not isinstance(sys.exception(), ConnectionError):
+            self.failures.append(traceback.format_exc())
 
 
 def handler_for(handle: Handler) -> type[BaseHTTPRequestHandler]:
@@ -101,7 +110,11 @@ def handler_for(handle: Handler) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # killed in the middle of its question
+                self.close_connection = True
+                return
             handle(Exchange(self, json.loads(body)))
 
         def do_GET(self) -> None:
