@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import json
-import time
+import select
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from tests.support.fake_exchange import Exchange, Handler
 
-
-def _sleep(seconds: float) -> Handler:
-    def run(exchange: Exchange) -> None:
-        time.sleep(seconds)
-        exchange.hang_up()
-
-    return run
+HANGS_SECONDS = 60.0
+"""How long a slow server stays with a client that does not leave: far longer than one that keeps its time, on any machine."""
+_DRIP_SECONDS = 0.05
 
 
-def _drip(exchange: Exchange) -> None:
+def _left_within(exchange: Exchange, seconds: float) -> bool:
+    """Wait until its client is gone, which sends nothing more before it is answered; whether it is."""
+    link = select.poll()
+    link.register(exchange.handler.connection, select.POLLIN)
+    return bool(link.poll(1000 * seconds))
+
+
+def _hang(exchange: Exchange) -> None:
+    _left_within(exchange, HANGS_SECONDS)
+    exchange.hang_up()
+
+
+def _drip(exchange: Exchange, byte: bytes) -> None:
     """A byte every 50 ms: never idle for long, never done."""
-    exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n")
-    for _ in range(60):
-        exchange.raw(b"{")
-        time.sleep(0.05)
+    for _ in range(int(HANGS_SECONDS / _DRIP_SECONDS)):
+        exchange.raw(byte)
+        if _left_within(exchange, _DRIP_SECONDS):
+            break
     exchange.hang_up()
 
 
-def _drip_head(exchange: Exchange) -> None:
-    for _ in range(60):
-        exchange.raw(b"H")
-        time.sleep(0.05)
-    exchange.hang_up()
+def _drip_body(exchange: Exchange) -> None:
+    exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n")
+    _drip(exchange, b"{")
 
 
 def _cut(exchange: Exchange) -> None:
@@ -59,9 +65,9 @@ def _shape(**over: Any) -> Handler:
 
 
 FAULTS: dict[str, Handler] = {
-    "hangs": _sleep(3.0),
-    "drips the body": _drip,
-    "drips the head": _drip_head,
+    "hangs": _hang,
+    "drips the body": _drip_body,
+    "drips the head": lambda exchange: _drip(exchange, b"H"),
     "closes at once": lambda exchange: exchange.hang_up(),
     "500": lambda exchange: exchange.answer(500, {"decision": "ALLOW", "status": "allowed"}),
     "503 with an ALLOW in it": lambda exchange: exchange.answer(503, _ALLOW),

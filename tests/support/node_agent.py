@@ -14,7 +14,7 @@ _HEAD = """
 import * as sentinel from "sentinel-client";
 const { Client, guarded } = sentinel;
 const [, , url, key, ...rest] = process.argv;
-const client = (options) => new Client(url, key, { agentId: "agent", ...options });
+const client = (options) => new Client(url, key, { agentId: "agent", timeoutSeconds: 30, ...options });
 const gift = (value, idempotencyKey, more) => ({ params: { amount: { value, currency: "USD" } }, idempotencyKey, ...more });
 const risk = { duplicate_refund: false, stale_window: false, suspicious_reason: false, customer_attempts_24h: 1 };
 const refund = (idempotencyKey, more) => ({ params: { amount: { value: 1, currency: "USD" }, risk }, idempotencyKey, ...more });

@@ -15,14 +15,13 @@ import requests
 
 from sentinel.cli.scratch import listening
 from tests.support.adapter_environments import INSTALL_SECONDS
-from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority, Operation
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS
 from tests.support.fixtures import Fixtures
 from tests.support.harness import decide
 from tests.support.node_agent import mutant_of, ran, started, trying
-from tests.support.scripted_server import Asked, ScriptedServer
+from tests.support.scripted_server import SLACK, Asked, ScriptedServer
 
 # One process for all: the first one may have to install Node and what compiles the client.
 pytestmark = [pytest.mark.timeout(INSTALL_SECONDS + 180), pytest.mark.xdist_group("typescript")]
@@ -133,33 +132,32 @@ def test_a_call_whose_connection_is_cut_is_repeated_under_its_key_and_nothing_ha
 
 
 FAULTY = """
-const [timeout, ...names] = rest;
-const asking = client({ timeoutSeconds: Number(timeout), retries: 1 });
+const [failing, ...names] = rest;
+const asking = client({ timeoutSeconds: 60 });
+const hasty = client({ timeoutSeconds: 0.4, retries: 1 });
+asking[failing] = (...given) => hasty[failing](...given);
 const began = performance.now();
 const unreported = [];
 const onUnreported = (error) => unreported.push(error.name);
 await Promise.all(names.map((name) => tried(name, asking, refund(name, { resource: "refund/rf_1", onUnreported }))));
 console.log(JSON.stringify({ seconds: (performance.now() - began) / 1000, unreported }));
 """
-SHORT, LONG = 0.4, 2.5
-"""A client's time where all its calls fail; and where only some do, on a busy machine. A server that is slow takes 3 s."""
 NAMES = {f"fault-{number}": name for number, name in enumerate(FAULTS)}
 """Every fault, by the key of the operation that meets it."""
 
 
-def with_every_fault(package: Path, authority: FakeAuthority, *calls: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what the effects came to, the time and what was not reported) with each operation's fault on these calls."""
+def with_every_fault(package: Path, authority: FakeAuthority, call: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what the effects came to, the time and what was not reported) with each operation's fault on this call, which alone is in a hurry."""
 
     def misbehave(exchange: Exchange) -> bool:
-        if exchange.path.removeprefix("/api/sentinel/action/") not in calls:
+        if exchange.path.removeprefix("/api/sentinel/action/") != call:
             return False
         FAULTS[NAMES[(exchange.body or {})["idempotency_key"]]](exchange)
         return True
 
     authority.misbehave = misbehave
-    timeout = SHORT if "guard" in calls else LONG
-    with started(package, trying(FAULTY), authority.url, "key", str(timeout), *NAMES) as process:
-        printed, _ = process.communicate(timeout=60)
+    with started(package, trying(FAULTY), authority.url, "key", call.rpartition("/")[2], *NAMES) as process:
+        printed, _ = process.communicate(timeout=120)
     measured, found = map(json.loads, printed.splitlines())
     return found, measured
 
@@ -170,7 +168,7 @@ def test_with_no_usable_answer_no_effect_is_called_and_no_call_outlasts_its_time
 ) -> None:
     found, measured = with_every_fault(package, authority, call)
     assert found == {"said": dict.fromkeys(NAMES, "Unreachable"), "called": {}}
-    assert call != "guard" or in_time(measured["seconds"], 2.5), "a server that drips would take three"
+    assert measured["seconds"] < 2 * SLACK, "a server that drips would take a minute"
     print(f"N={len(NAMES)}")
 
 
@@ -218,7 +216,7 @@ def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_not
     found = ran(package, ABORTED, authority.url, "key", pending.approval_id)
     aborted = ("before", "waiting", "silent", "inside", "unreported")
     assert {name: found["said"][name] for name in aborted} == dict.fromkeys(aborted, True)
-    assert time.monotonic() - began < 15, "nobody waited for an answer that is not wanted any more"
+    assert time.monotonic() - began < 2 * SLACK, "nobody waited for an answer that is not wanted any more"
     assert found["called"] == {"-": 1, "late": 1} and authority.operations["inside"].outcome is None
     assert authority.operations["inside"].start_id and authority.operations["late"].outcome == "success"
     assert "before" not in authority.operations
@@ -368,7 +366,7 @@ globalThis.fetch = async (url, ...more) => {
   if (String(url).endsWith("/start")) behind += 1000 * seconds;
   return answer;
 };
-await tried("late", client(), refund("declared", { actWithinSeconds: 2 }));
+await tried("late", client(), refund("declared", { actWithinSeconds: 45 }));
 await tried("not declared", client(), refund("undeclared"));
 """
 
@@ -379,7 +377,7 @@ def test_an_effect_is_not_called_on_a_start_that_was_answered_after_its_time(
 ) -> None:
     assert ran(package, STOOD_STILL, authority.url, "key", "1", clock)["called"] == {"late": 1, "not declared": 1}
     authority.operations.clear()
-    found = ran(package, STOOD_STILL, authority.url, "key", "11", clock)
+    found = ran(package, STOOD_STILL, authority.url, "key", "61", clock)
     assert found == {"said": dict.fromkeys(("late", "not declared"), "StartedTooLate"), "called": {}}
     assert [one.outcome for one in authority.operations.values()] == ["error", "error"]
 

@@ -27,11 +27,11 @@ from sentinel.client import (
     async_transport,
     guarded,
 )
-from tests.support.busy import in_time, overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
 from tests.support.harness import on_a_loop
+from tests.support.scripted_server import SLACK
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
@@ -65,17 +65,17 @@ def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadlin
     began = time.monotonic()
     with pytest.raises(Unreachable):
         with_client(authority, ask, timeout_seconds=0.4)
-    assert time.monotonic() - began < 0.9 * overload()
+    assert time.monotonic() - began < SLACK
 
 
 @pytest.mark.parametrize("fault", ["drips the head", "drips the body"])
 def test_a_call_ends_at_its_deadline_however_slowly_the_server_sends(authority: FakeAuthority, fault: str) -> None:
-    """It sends for three seconds and hangs up, which would be another error."""
+    """It sends for a minute and hangs up, which would be another error."""
     authority.misbehave = always(FAULTS[fault])
     began = time.monotonic()
     with pytest.raises(Unreachable) as slow:
         with_client(authority, AsyncClient.heartbeat, timeout_seconds=0.3)
-    assert slow.value.kind is NoAnswerKind.TIMEOUT and in_time(time.monotonic() - began, 2)
+    assert slow.value.kind is NoAnswerKind.TIMEOUT and time.monotonic() - began < SLACK
 
 
 def test_nobody_listening_is_said_at_once() -> None:

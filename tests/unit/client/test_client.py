@@ -29,12 +29,13 @@ from sentinel.client import (
     guarded,
 )
 from sentinel.client.transport import Transport
-from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
 from tests.support.harness import on_a_loop
 from tests.support.ledger_fixtures import wait_until
+from tests.support.ports import free_port
+from tests.support.scripted_server import SLACK
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
@@ -69,7 +70,7 @@ def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadlin
     began = time.monotonic()
     with pytest.raises(Unreachable):
         ask(hasty)
-    assert in_time(time.monotonic() - began, 0.9)
+    assert time.monotonic() - began < SLACK
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -198,12 +199,13 @@ def test_a_passing_fault_is_repeated_with_the_same_key(authority: FakeAuthority,
 
 
 def test_a_wait_that_is_longer_than_the_deadline_is_not_waited(authority: FakeAuthority, client: Client) -> None:
-    authority.misbehave = always(lambda exchange: exchange.answer(429, {"type": "rate-limited"}, Retry_After="30"))
+    authority.misbehave = always(lambda exchange: exchange.answer(429, {"type": "rate-limited"}, Retry_After="90"))
+    client.timeout_seconds = 60.0
     began = time.monotonic()
     with pytest.raises(Unreachable) as busy:
         ask(client)
-    assert busy.value.retry_after_seconds == 30
-    assert in_time(time.monotonic() - began, 0.3)
+    assert busy.value.retry_after_seconds == 90
+    assert time.monotonic() - began < SLACK
 
 
 def test_nobody_listening_is_said_at_once() -> None:
@@ -269,10 +271,9 @@ def test_nobody_listening_any_more_does_not_say_that_nothing_arrived(retries: in
 
 
 def test_a_server_that_was_restarted_is_noticed_without_an_error() -> None:
-    fake = FakeAuthority()
-    with fake.running() as up:
-        url, port = up.url, int(up.url.rsplit(":", 1)[1])
-        client = Client(url, "key", agent_id="a", retries=0)
+    fake, port = FakeAuthority(), free_port()
+    with fake.running(port) as up:
+        client = Client(up.url, "key", agent_id="a", retries=0)
         assert client.heartbeat() == "OK"
     client._transport._idle[0].shutdown(socket.SHUT_RDWR)
     with fake.running(port):
@@ -345,7 +346,7 @@ def test_who_waits_for_a_decision_stops_waiting_once_the_client_is_closed() -> N
     with pytest.raises(Unreachable) as closing:
         on_a_loop(closed())
     assert (aborted.value.kind, closing.value.kind) == (NoAnswerKind.CLOSED, NoAnswerKind.CLOSED)
-    assert in_time(time.monotonic() - began, 5)
+    assert time.monotonic() - began < SLACK
 
 
 @pytest.mark.parametrize(

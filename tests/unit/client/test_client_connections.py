@@ -17,9 +17,9 @@ import uvloop
 
 from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable, async_transport, transport
 from sentinel.client.transport import Endpoint, Transport
-from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
+from tests.support.scripted_server import SLACK
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"status":"OK"}'
 
@@ -127,7 +127,7 @@ def test_a_call_ends_in_its_time_while_a_name_is_looked_up(monkeypatch: pytest.M
     def slow(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
         if host != "authority.test" or options.get("flags"):
             return real(host, port, *rest, **options)
-        answered.wait(6)
+        answered.wait(60)
         raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -140,7 +140,7 @@ def test_a_call_ends_in_its_time_while_a_name_is_looked_up(monkeypatch: pytest.M
         client.timeout_seconds = 20.0
         with pytest.raises(Unreachable) as failed:
             client.heartbeat()
-    assert silent.value.kind is NoAnswerKind.TIMEOUT and in_time(took, 2)
+    assert silent.value.kind is NoAnswerKind.TIMEOUT and took < SLACK
     assert failed.value.kind is NoAnswerKind.REFUSED
 
 

@@ -52,7 +52,7 @@ QUESTION: dict[str, Any] = {"params": {"amount": {"value": 1, "currency": "USD"}
 @pytest.fixture
 def guard(authority: FakeAuthority) -> Iterator[ToolGuard]:
     """Over a client that does not repeat its calls."""
-    with Client(authority.url, "key", agent_id="agent", retries=0) as client:
+    with Client(authority.url, "key", agent_id="agent", timeout_seconds=30, retries=0) as client:
         yield ToolGuard(TABLE, client)
 
 
@@ -215,8 +215,8 @@ def test_a_call_that_returns_what_runs_later_is_reported_as_an_error(
     )
 
 
-LATE = [(2, 2.5, True), (2, 1.5, False), (None, 10.5, True), (None, 9.5, False), (1200, 10.5, True)]
-"""The declared time to act, how long the start took for a client of 5 s, and whether that is too late."""
+LATE = [(2, 2.5, True), (2, 1.5, False), (None, 60.5, True), (None, 59.5, False), (1200, 60.5, True)]
+"""The declared time to act, how long the start took for a client of 30 s, and whether that is too late."""
 STOOD_STILL = {
     "a stopped process": ("monotonic", "time"), "a suspended machine": ("time",), "a wall clock that is set back": ("monotonic",),
 }  # fmt: skip
