@@ -177,11 +177,11 @@ def lose_receipt(authority: FakeAuthority, exchange: Exchange) -> bool:
 def test_rows_are_asked_about_within_seconds_when_the_authority_is_back(ledger_fixtures: LedgerFixtures) -> None:
     """However long their pauses had grown, and without a restart."""
     ledger_fixtures.add(*(new_row(f"r{n}") for n in range(5)))
-    fake = FakeAuthority()
-    with fake.running() as up:
-        url = up.url
-        port = int(url.rsplit(":", 1)[1])
-    with ledger_fixtures.agent(url, backoff_seconds=0.05, backoff_max_seconds=600) as agent, looping(agent):
+    fake, port = FakeAuthority(), free_port()
+    with (
+        ledger_fixtures.agent(f"http://127.0.0.1:{port}", backoff_seconds=0.05, backoff_max_seconds=600) as agent,
+        looping(agent),
+    ):
         wait_until(lambda: ("authority_unreachable",) in ledger_fixtures.all("select status from refunds.workers"))
         ledger_fixtures.admin.execute(
             "update refunds.ledger_entries set waits = 30, next_attempt_at = clock_timestamp() + interval '10 minutes'"
