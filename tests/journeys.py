@@ -165,7 +165,7 @@ def _refund_row(fixtures: Fixtures, authority: str, stack: contextlib.ExitStack)
 
     def prepare(name: str) -> None:
         # A worker that has read its files and has not asked for the switches yet: those it knows are good for half a second.
-        made = ledger.agent(authority, key=fixtures.key, guard_timeout_seconds=5.0)
+        made = ledger.agent(authority, key=fixtures.key)
         agents.append(stack.enter_context(made))
         agents[-1].run_once()
         paid_at = datetime.now(UTC) - timedelta(days=1)

@@ -135,7 +135,7 @@ def worker_settings(**over: Any) -> WorkerSettings:
     In one lane: several share the rows as it happens, and which of an order's finds the last of its money is another in every run.
     """
     fields: dict[str, Any] = {
-        "api_key": "key", "guard_timeout_seconds": 10.0, "backoff_seconds": 0.01, "backoff_max_seconds": 0.05,
+        "api_key": "key", "guard_timeout_seconds": 30.0, "backoff_seconds": 0.01, "backoff_max_seconds": 0.05,
         "poll_seconds": 0.02, "concurrency": 4, "lanes": 1,
     }  # fmt: skip
     return WorkerSettings(**{**fields, **over})
@@ -147,7 +147,7 @@ def worker_process(
     """A worker as operators start it."""
     variables = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(database_url, WORKER), "SENTINEL_URL": authority_url,
-        "SENTINEL_REFUND_AGENT_API_KEY": "key", "WORKER_GUARD_TIMEOUT_SECONDS": "10", "WORKER_LEASE_SECONDS": "30",
+        "SENTINEL_REFUND_AGENT_API_KEY": "key", "WORKER_GUARD_TIMEOUT_SECONDS": "30", "WORKER_LEASE_SECONDS": "70",
         "WORKER_HEARTBEAT_SECONDS": "1", "WORKER_BACKOFF_SECONDS": "0.05", "WORKER_BACKOFF_MAX_SECONDS": "0.2", **env,
     }  # fmt: skip
     command = [sys.executable, *(script or [str(ROOT / "worker" / "retail_refund_agent.py")]), *arguments]

@@ -212,8 +212,7 @@ class Shop:
     def _settings(self) -> WorkerSettings:
         return worker_settings(
             authority_url=self.url,
-            **{"confirm_secrets": SECRETS, "notifier": "log", "public_orders_imported": True, "guard_timeout_seconds": 5.0,
-               **self.settings},
+            **{"confirm_secrets": SECRETS, "notifier": "log", "public_orders_imported": True, **self.settings},
         )  # fmt: skip
 
     def _client(self, settings: WorkerSettings) -> Client:

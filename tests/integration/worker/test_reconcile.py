@@ -89,7 +89,7 @@ class Desk:
 
     def __init__(self, fixtures: Fixtures, url: str) -> None:
         self.fixtures = fixtures
-        self.settings = worker_settings(authority_url=url, api_key=fixtures.key, guard_timeout_seconds=5.0)
+        self.settings = worker_settings(authority_url=url, api_key=fixtures.key)
         self.pool = Pool(with_role(fixtures.url, WORKER), size=6)
         self.ledger = Ledger(self.pool, fixtures.tenant_id, worker_id="worker-1")
         self.client = Client(url, fixtures.key, agent_id="retail-refund-agent")
