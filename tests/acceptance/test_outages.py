@@ -18,8 +18,7 @@ from sentinel.store.embedded.process import strays
 from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
 from tests.acceptance.demos import demo_folder
-from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
-from tests.support.busy import in_time
+from tests.acceptance.ledgers import QUICK, Shop, broken_invariants, open_shop, refund
 from tests.support.fixtures import add_tenant, guard_body, unique
 from tests.support.served_programs import Served, eventually, request, served_on
 
@@ -70,9 +69,8 @@ def test_without_a_database_every_answer_is_a_refusal_that_may_be_retried(postgr
         assert reply.headers["retry-after"].isdigit()
         for path in ("approvals/since", "heartbeat?agent_id=a"):
             problem(frail.get(path), 503, "engine-unavailable")
-        began = time.monotonic()
-        assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 503, within=5)
-        assert in_time(time.monotonic() - began, 2 + REMEMBERED_SECONDS)
+        away = lambda: request("GET", f"{frail.url}/readyz").status == 503  # noqa: E731
+        assert eventually(away, within=2 + REMEMBERED_SECONDS)
         assert request("GET", f"{frail.url}/healthz").status == 200
     assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 200, within=5)
     answer = frail.guard(body)
@@ -172,7 +170,7 @@ def started(shop: Shop) -> bool:
 
 def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres: Embedded, frail: Served) -> None:
     shop, name = open_shop(frail), unique("loop").replace("_", "-")
-    worker = shop.worker("--loop", "--json")
+    worker = shop.worker("--loop", "--json", **QUICK)
     try:
         assert eventually(lambda: worker.poll() is not None or started(shop), within=10)
         shop.enqueue([refund(f"{name}_a{n}", n + 1) for n in range(40)])
