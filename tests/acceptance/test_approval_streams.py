@@ -15,7 +15,7 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.keys import WORKER_SCOPES, issue_key, revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.support.busy import in_time, overload
+from tests.support.busy import overload
 from tests.support.fixtures import AGENT, add_tenant, guard_body, unique
 from tests.support.served_programs import Served, eventually, served_on
 
@@ -50,7 +50,7 @@ class Listener:
     """A stream that was asked for: what came of it so far."""
 
     def __init__(self, port: int, key: str, query: str = "") -> None:
-        self.connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.connection.sendall(
             f"GET /api/sentinel/approvals/stream{query} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode()
         )
@@ -112,14 +112,12 @@ def test_the_refusal_says_whose_places_are_taken_and_others_have_theirs(small: S
         assert [listen(small.other_key).status for _ in range(2)] == [200, 200], "another tenant has places of its own"
         refused = listen(small.other_key)
         assert (refused.status, b"this process has 6" in refused.got) == (503, True), refused.got
-    began = time.monotonic()
 
     def is_taken() -> bool:
         with closing(small.listen(small.served.key)) as listener:
             return listener.status == 200
 
-    assert eventually(is_taken, within=5)
-    assert in_time(time.monotonic() - began, 3)
+    assert eventually(is_taken, within=3)
 
 
 def test_a_decision_arrives_once_at_each_listener_of_its_key_or_agent_and_at_no_other(small: Small) -> None:

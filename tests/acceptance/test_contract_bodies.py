@@ -62,7 +62,7 @@ def test_two_framings_at_once_never_make_two_requests(served: Served) -> None:
 def test_a_body_shorter_than_its_length_decides_nothing(served: Served) -> None:
     key = unique("cut")
     data = bytes_of(served, json.dumps(guard_body(key)).encode(), Content_Length="5000")
-    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = connection.recv(4096)
