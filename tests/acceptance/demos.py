@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.platform.serving.process_group import die_with_parent
-from tests.support.busy import overload
+from tests.support.busy import overload, patience
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
 
@@ -78,7 +78,7 @@ class Demo:
 
     def stop(self, number: int = signal.SIGTERM, *, within: float = 3.0) -> float:
         """Send the signal; the seconds until it ended. Fails when it takes longer or leaves anything."""
-        within *= overload()
+        within = patience(within)
         began = time.monotonic()
         self.process.send_signal(number)
         try:
@@ -162,7 +162,7 @@ def running_demo(data_dir: Path, **rest: Any) -> Iterator[Demo]:
         if demo.process.poll() is None:
             demo.process.terminate()
             try:
-                demo.process.wait(5)
+                demo.process.wait(60)
             except subprocess.TimeoutExpired:
                 demo.process.kill()
         demo.kill()

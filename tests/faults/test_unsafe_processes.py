@@ -32,7 +32,7 @@ from tests.support.fixtures import add_tenant, unique
 from tests.support.killed import children_of
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
-from tests.support.served_programs import clean_env, end, eventually, module, request, run
+from tests.support.served_programs import clean_env, end, eventually, module, never, request, run
 from tests.support.warm_process import run_warm
 
 pytestmark = pytest.mark.slow
@@ -264,7 +264,7 @@ def test_sighup_ends_no_process_of_a_program_that_reloads_nothing(slots: StreamS
         for _ in range(2):
             console.send_signal(signal.SIGHUP)
             # Its master handles a signal before it starts a process in the place of one that ended.
-            assert not eventually(lambda: children_of(console.pid) != before, within=2)
+            assert never(lambda: children_of(console.pid) != before, within=2)
         assert before and console.poll() is None and ready(place.port)
     finally:
         end(console)

@@ -7,6 +7,8 @@ import os
 import time
 
 _SPIN_SECONDS = 0.02
+_STANDS_STILL_SECONDS = 15.0
+"""For so long a process may get no turn at all where others keep the machine busy, however little its load says of it."""
 
 
 def overload() -> float:
@@ -21,6 +23,11 @@ def overload() -> float:
 def in_time(seconds: float, limit: float) -> bool:
     """Whether something that took `seconds` here would take less than `limit` on a machine of its own."""
     return seconds < limit or seconds < limit * overload()
+
+
+def patience(seconds: float) -> float:
+    """How long to wait here for what another process does within `seconds` on a machine of its own."""
+    return max(seconds * overload(), seconds + _STANDS_STILL_SECONDS)
 
 
 def _slowdown() -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
-from tests.support.busy import overload
+from tests.support.busy import patience
 from tests.support.kept_sessions import connect
 from tests.support.logins import program_url
 from tests.support.warm_process import WarmProcess
@@ -168,12 +168,12 @@ def looping(agent: Agent) -> Iterator[threading.Thread]:
         yield thread
     finally:
         agent.request_stop()
-        thread.join(5 * overload())
+        thread.join(patience(5))
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
     """Until it holds; fails the test otherwise. A busy machine gets longer."""
-    deadline = time.monotonic() + seconds * overload()
+    deadline = time.monotonic() + patience(seconds)
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)

@@ -23,7 +23,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
 from sentinel.store.database import ORDERS
 from tests.support.asgi_client import InProcessApp
-from tests.support.busy import overload
+from tests.support.busy import patience
 from tests.support.fixtures import Fixtures, unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port
@@ -84,7 +84,7 @@ class OrderFixtures:
 
     def rounds(self, seconds: float = 5.0, until: Callable[[], bool] | None = None) -> None:
         """The background's rounds, until nothing is to do or `until` holds."""
-        end = time.monotonic() + seconds * overload()
+        end = time.monotonic() + patience(seconds)
         while time.monotonic() < end:
             taken = self.review.background.once()
             if until() if until else not taken:
@@ -212,7 +212,7 @@ def intake_process(
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        _wait_for(port, process, within * overload())
+        _wait_for(port, process, patience(within))
         yield IntakeProcess(process, port)
     finally:
         process.terminate()
@@ -228,7 +228,7 @@ def _wait_for(port: int, process: subprocess.Popen[str], within: float) -> None:
     while time.monotonic() < end:
         assert process.poll() is None, "the intake ended at once"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20):
                 return
         except OSError:
             time.sleep(0.05)

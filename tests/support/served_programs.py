@@ -18,7 +18,7 @@ from typing import Any
 import urllib3
 
 from sentinel.store.database import AUTHORITY
-from tests.support.busy import overload
+from tests.support.busy import overload, patience
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 from tests.support.warm_process import WarmProcess, run_warm
@@ -78,12 +78,22 @@ def processes_naming(needle: str) -> list[int]:
 
 def eventually(condition: Any, *, within: float, every: float = 0.05) -> Any:
     """The first true value of `condition()`; else its last value, after `within` seconds, more on a busy machine."""
-    deadline = time.monotonic() + within * overload()
+    deadline = time.monotonic() + patience(within)
     while True:
         value = condition()
         if value or time.monotonic() > deadline:
             return value
         time.sleep(every)
+
+
+def never(condition: Any, *, within: float) -> bool:
+    """Whether `condition()` stays untrue for so many seconds."""
+    deadline = time.monotonic() + within * overload()
+    while not condition():
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @dataclass
@@ -103,7 +113,7 @@ class Reply:
         return str(self.json["type"]).removeprefix("urn:sentinel:problem:")
 
 
-_http = urllib3.PoolManager(maxsize=64, retries=False, timeout=urllib3.Timeout(10))
+_http = urllib3.PoolManager(maxsize=64, retries=False, timeout=urllib3.Timeout(60))
 
 
 def request(method: str, url: str, *, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
@@ -117,7 +127,7 @@ def request(method: str, url: str, *, body: Any = None, headers: dict[str, str] 
     return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
 
-def raw(port: int, data: bytes, *, timeout: float = 5) -> Reply | None:
+def raw(port: int, data: bytes, *, timeout: float = 60) -> Reply | None:
     """Bytes as they are; the first answer, or None when the connection ends without one."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         with contextlib.suppress(OSError):
@@ -244,7 +254,7 @@ def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(within * overload())
+            process.wait(patience(within))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -34,6 +34,7 @@ from tests.support.embedded_servers import (
     may_not_look,
     needs_linux,
 )
+from tests.support.served_programs import never
 
 
 def _survivors(base: Path, create: str) -> int:
@@ -79,7 +80,7 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
 def test_mutant_that_nobody_watches_stays_gone(base: Path) -> None:
     with running(base, own=True) as server:
         os.kill(server.pid, signal.SIGQUIT)
-        assert not eventually(lambda: process.live_server(server.data_dir) not in (None, server.pid), 3)
+        assert never(lambda: process.live_server(server.data_dir) not in (None, server.pid), within=3)
 
 
 def _server_left_after_starter_was_killed(base: Path, holders: list[Holder], extra: str) -> int | None:
@@ -126,7 +127,7 @@ def test_a_server_started_from_a_thread_outlives_the_thread_but_not_the_stop(bas
     with ThreadPoolExecutor(1, thread_name_prefix="starter") as pool:
         started = pool.submit(embedded.start).result()
     assert not any(thread.name.startswith("starter") for thread in threading.enumerate())
-    assert not eventually(lambda: not embedded.is_alive(), 0.3), "the server ended with the thread"
+    assert never(lambda: not embedded.is_alive(), within=0.3), "the server ended with the thread"
     embedded.stop()
     assert not alive(started.pid)
 
