@@ -13,6 +13,8 @@ import haltstate
 
 
 def client(given, **rest):
+    # An authority that stands still is waited for: asked again, an older client would find its operation started.
+    rest = {"timeout": 60.0, **rest}
     return haltstate.HaltStateClient(tenant_id=given["tenant_id"], api_key=given["key"], base_url=given["url"], **rest)
 
 
@@ -30,7 +32,7 @@ def guard(given):
         "agent_id": "retail-refund-agent",
         **given.get("more", {}),
     }
-    with client(given, retry_count=given.get("retry_count", 2), timeout=given.get("timeout", 5.0)) as sdk:
+    with client(given, retry_count=given.get("retry_count", 2)) as sdk:
         began = time.monotonic()
         try:
             with sdk.guard("refund.create", **arguments) as permit:
@@ -98,7 +100,7 @@ def approvals(given):
 
     sdk.on_approval(on_decision)
     print("READY", flush=True)
-    heard.wait(given.get("wait", 15))
+    heard.wait(given.get("wait", 100))
     sdk.close()
     return {"heard": got}
 
@@ -115,7 +117,7 @@ def history(given):
 
 def wait_for_approval(given):
     with client(given) as sdk:
-        found = sdk.wait_for_approval(given["approval_id"], timeout=20, poll_interval=0.3)
+        found = sdk.wait_for_approval(given["approval_id"], timeout=60, poll_interval=0.3)
         return {
             "status": str(getattr(found.status, "value", found.status)),
             "approver": found.approver,
@@ -129,7 +131,7 @@ def heartbeat(given):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sdk = client(given, enable_kill_switch=True, kill_switch_interval=0.3, agent_id="retail-refund-agent")
     print("READY", flush=True)
-    until = time.monotonic() + given.get("wait", 15)
+    until = time.monotonic() + given.get("wait", 100)
     try:
         # The client's interrupt is seen between two steps of Python, not inside one long sleep.
         while time.monotonic() < until:
