@@ -38,7 +38,7 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
                     "select count(*) from sentinel.operations where idempotency_key = %s", key
                 ):
                     reached.set()
-                    killed.wait(10)
+                    killed.wait(150)
 
             assert post(port, guard_body(value=1, params={"account_ref": unique("acct")}), fixtures.key).status == 200
             proxy.on_reply = hold_the_answer
@@ -55,7 +55,7 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
             assert reached.wait(60), "the decision was never committed"
             kill_with_children(process)
             killed.set()
-            client.join(15)
+            client.join(60)
             proxy.on_reply = None
             assert isinstance(outcome[0], (urllib3.exceptions.HTTPError, OSError)), "nobody was answered"
 

@@ -27,11 +27,11 @@ def export(fixtures: Fixtures) -> Iterator[Export]:
 def run_sender(export: Export, fatal: int) -> int:
     env = {
         **os.environ, "SENTINEL_EXPORT_DATABASE_URL": export.settings.database_url, "SENTINEL_EXPORT_SECRETS": EXPORT_SECRET,
-        "SENTINEL_EXPORT_ADDRESSES": "loopback", "SENTINEL_EXPORT_TIMEOUT_SECONDS": "2",
+        "SENTINEL_EXPORT_ADDRESSES": "loopback", "SENTINEL_EXPORT_TIMEOUT_SECONDS": "30",
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.support.killed_sender", str(fatal)]
     with WarmProcess(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGKILL), told
     return process.returncode
 

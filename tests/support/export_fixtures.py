@@ -78,7 +78,7 @@ class Export:
 def exporting(fixtures: Fixtures, **over: Any) -> Iterator[Export]:
     """A sender, and a webhook whose receiver takes everything."""
     settings = dataclasses.replace(
-        ExportSettings(database_url=fixtures.url, secrets=(EXPORT_SECRET,), addresses="loopback", timeout_seconds=2.0), **over
+        ExportSettings(database_url=fixtures.url, secrets=(EXPORT_SECRET,), addresses="loopback", timeout_seconds=30.0), **over
     )  # fmt: skip
     pool = Pool(with_role(fixtures.url, EXPORTER), size=4)
     receiver = EventReceiver()

@@ -78,6 +78,7 @@ class ScriptedServer:
         self.asked: list[Asked] = []
         self._tls = tls
         self._stop = threading.Event()
+        self._links: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -95,6 +96,9 @@ class ScriptedServer:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
+            for link in self._links:  # nobody waits for what a client never sends
+                with suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
             for thread in (loop, *threads):
                 thread.join(5)
 
@@ -104,11 +108,12 @@ class ScriptedServer:
                 link, _ = self._listener.accept()
             except OSError:
                 return
+            self._links.append(link)
             threads.append(threading.Thread(target=self._serve, args=(link,), daemon=True))
             threads[-1].start()
 
     def _serve(self, link: socket.socket) -> None:
-        link.settimeout(5)
+        link.settimeout(60)
         try:
             if self._tls:
                 link = self._tls.wrap_socket(link, server_side=True)

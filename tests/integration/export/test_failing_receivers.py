@@ -59,7 +59,11 @@ FAULTS = {
 def test_what_a_receiver_does_not_take_is_sent_again_before_anything_behind_it(export: Export, error: str) -> None:
     first = export.fixtures.guard()["decision_event_id"]
     export.receiver.faults[:] = [FAULTS[error]]
+    patient = export.sender
+    if error == "timeout":
+        export.sender = make_sender(dataclasses.replace(export.settings, timeout_seconds=2.0), export.pool)
     export.send()
+    export.sender = patient
     assert export.row("last_error, attempts") == (error, 1)
     second = export.fixtures.guard()["decision_event_id"]
     export.send()
@@ -281,7 +285,7 @@ def test_dead_letters_that_are_sent_again_to_a_receiver_that_hangs_hold_up_nobod
 
     def hang(asked: Asked) -> None:
         called.set()
-        go_on.wait(30)
+        go_on.wait(150)
         asked.answer(204, b"")
 
     export.receiver.faults[:] = [hang, hang]
@@ -385,7 +389,7 @@ def test_what_concerns_every_tenant_gives_what_fails_behind_it_no_new_time(expor
     export.send()
     assert export.receiver.faults == [], "the policy was taken, the decision behind it was not"
     assert export.row("attempts") == (4,) and export.row("first_failed_at") == since
-    pause = "extract(epoch from next_attempt_at - clock_timestamp()) > 30"
+    pause = "extract(epoch from next_attempt_at - clock_timestamp()) > 10"
     assert export.row(pause) == (True,), "the fourth pause is 40 s, not the first one's 5"
     export.due_now()
     export.send()
@@ -438,7 +442,7 @@ def test_an_event_that_waited_long_is_tried_again_like_any_other(export: Export)
 
 
 def test_a_sender_that_comes_too_late_moves_nothing(export: Export) -> None:
-    deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=5, give_up_seconds=0)
+    deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=600, give_up_seconds=0)
     export.fixtures.guard()
     export.fixtures.run_housekeeping()
     slow = deliveries.claim()

@@ -72,11 +72,11 @@ def test_the_command_sends_until_it_is_told_to_end(export: Export) -> None:
     with WarmProcess(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             eventually(lambda: wanted in export.receiver.ids or process.poll() is not None, within=30)
-            ready = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5))
-            figures = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            ready = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60))
+            figures = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
         finally:
             process.send_signal(signal.SIGTERM)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=120)
     assert (wanted in export.receiver.ids, process.returncode) == (True, 0), told
     assert ready["status"] == "ready" and EXPORT_SECRET not in told
     assert {"sentinel_export_ready 1.0", "sentinel_export_dead_letters 0.0"} <= {*figures.splitlines()}
