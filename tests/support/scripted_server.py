@@ -217,6 +217,14 @@ def deadline_for(known: str) -> float:
     return 0.6 * overload() if known == "timeout" else 60.0
 
 
+def times_asked(server: ScriptedServer) -> int:
+    """How often it was asked, once it has read what was sent: a caller that gave up may be ahead of it."""
+    deadline = time.monotonic() + SLACK
+    while not server.asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(server.asked)
+
+
 def took(call: Callable[[], Any]) -> tuple[Any, float]:
     """What it returned, and how many seconds it took."""
     began = time.monotonic()

@@ -140,7 +140,7 @@ FAULTS: dict[str, tuple[bool, Script]] = {
 def test_after_any_two_faults_even_a_naive_shop_did_it_at_most_once(
     naive: ShopServer, first: str, kind: EffectKind
 ) -> None:
-    shop = HttpShop(naive.url, timeout_seconds=5)
+    shop = HttpShop(naive.url, timeout_seconds=30)
     for second in sorted(FAULTS):
         one = review(f"{first}-{second}".replace(" ", "_"))
         naive.faults.extend([("POST", *FAULTS[first]), ("POST", *FAULTS[second])])
@@ -154,7 +154,7 @@ def test_after_any_two_faults_even_a_naive_shop_did_it_at_most_once(
 @pytest.mark.parametrize("look_fault", [problem(503), _lost, lambda asked: asked.answer(200, b"{}"), lambda asked: asked.say({"status": "gone"}),
                                         lambda asked: asked.answer(404, b"<html>", "text/html")])  # fmt: skip
 def test_while_the_look_says_nothing_nothing_is_asked_again(naive: ShopServer, look_fault: Script) -> None:
-    shop, one = HttpShop(naive.url), review()
+    shop, one = HttpShop(naive.url, timeout_seconds=30), review()
     naive.faults.append(("POST", True, _lost))
     naive.forever = None
     operation_id = uuid.uuid4()
@@ -199,7 +199,7 @@ class _NeverLooks(HttpShop):
 def test_mutant_that_does_not_look_ships_twice(naive: ShopServer) -> None:
     one = review()
     naive.faults.append(("POST", True, _lost))
-    until_known(_NeverLooks(naive.url), one, EffectKind.FULFIL)
+    until_known(_NeverLooks(naive.url, timeout_seconds=30), one, EffectKind.FULFIL)
     assert naive.shipped[one.order_id] == 2
 
 

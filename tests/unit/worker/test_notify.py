@@ -26,7 +26,8 @@ from sentinel.demo.command import Ports, _environment
 from sentinel.platform.outbound import mail
 from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
-from tests.support.busy import in_time
+from tests.support.ports import free_port
+from tests.support.scripted_server import SLACK
 from worker.notify import (
     FILE_NAME,
     Delivered,
@@ -184,7 +185,7 @@ def _serve(listener: socket.socket, answers: Sequence[bytes], drip_seconds: floa
     except OSError:
         return
     with connection, connection.makefile("rb") as lines:
-        connection.settimeout(5)
+        connection.settimeout(60)
         try:
             for place, answer in enumerate(answers):
                 if place:
@@ -214,7 +215,7 @@ def mail_by(server: SimpleNamespace, **over: Any) -> SmtpNotifier:
         "port": server.port,
         "sender": "Shop <refunds@shop.example>",
         "security": "none",
-        "timeout_seconds": 2.0,
+        "timeout_seconds": 30.0,
     }
     return SmtpNotifier(SmtpAccount(**{**fields, **over}))
 
@@ -257,8 +258,7 @@ def test_what_a_mail_server_refuses_is_a_code_without_an_address(answers: tuple[
 
 
 def test_a_server_that_is_not_there_is_a_failure() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = SimpleNamespace(port=listener.getsockname()[1])
+    server = SimpleNamespace(port=free_port())
     assert mail_by(server).deliver(message()) == Failed("smtp: ConnectionRefusedError")
 
 
@@ -267,14 +267,14 @@ def test_a_server_that_falls_silent_is_not_waited_for(answers: tuple[bytes, ...]
     with mail_server(answers) as server:
         began = time.monotonic()
         assert mail_by(server, timeout_seconds=0.4).deliver(message()) == Failed("smtp: timeout")
-        assert in_time(time.monotonic() - began, 3)
+        assert time.monotonic() - began < SLACK
 
 
 def test_a_server_that_drips_is_not_waited_for_either() -> None:
     with mail_server((b"220 " + b"slow" * 100,), drip_seconds=0.1) as server:
         began = time.monotonic()
         assert mail_by(server, timeout_seconds=0.6).deliver(message()) == Failed("smtp: timeout")
-        assert in_time(time.monotonic() - began, 3)
+        assert time.monotonic() - began < SLACK
 
 
 def test_addresses_that_let_nobody_connect_take_one_deadline_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,24 +285,24 @@ def test_addresses_that_let_nobody_connect_take_one_deadline_together(monkeypatc
         for one in crowd:
             one.setblocking(False)
             one.connect_ex(address)
-        targets = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)] * 50
+        targets = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)] * 200
         monkeypatch.setattr(mail, "look_up", lambda host, port, seconds: targets)
         began = time.monotonic()
         found = mail_by(SimpleNamespace(port=address[1]), timeout_seconds=0.4).deliver(message())
         for one in crowd:
             one.close()
     assert found == Failed("smtp: timeout")
-    assert in_time(time.monotonic() - began, 3)
+    assert time.monotonic() - began < SLACK
 
 
 def test_a_name_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: silent.wait(30))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: silent.wait(60))
     began = time.monotonic()
     found = mail_by(SimpleNamespace(port=1), timeout_seconds=0.4).deliver(message())
     silent.set()
     assert found == Failed("smtp: timeout")
-    assert in_time(time.monotonic() - began, 3)
+    assert time.monotonic() - began < SLACK
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])

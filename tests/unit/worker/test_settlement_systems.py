@@ -25,7 +25,7 @@ from worker.settlement.registry import HttpSystem
 
 INSIDE = ("simulated_refund", "private_refund", "coupon")
 OUTSIDE = ("price_difference", "platform_backend", "ticket", "ticket_then_platform")
-TIMEOUT, PATIENT = 0.4, 8.0
+TIMEOUT, PATIENT = 0.4, 60.0
 """Seconds for a server that does not answer, and for one that does: a busy machine may need a second for its first call."""
 ROW = LedgerRow(
     **dict.fromkeys(LedgerRow.__struct_fields__)
