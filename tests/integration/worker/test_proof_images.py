@@ -57,7 +57,7 @@ class EyesThatMeet(Eyes):
         self._all_there = threading.Barrier(together)
 
     def recognise(self, image: ProofImage) -> Any:
-        self._all_there.wait(10)
+        self._all_there.wait(60)
         return super().recognise(image)
 
 

@@ -113,7 +113,7 @@ def worker_output(shop: Shop, *words: str) -> str:
         list(words), database_url=shop.fixtures.url, authority_url=shop.url, script=["-m", "worker.cli"],
         SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id),
     ) as process:  # fmt: skip
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return str(out)
 
@@ -213,7 +213,7 @@ def test_killed_between_the_refusal_and_its_record_or_report_it_ends_the_same(
         SENTINEL_ALLOW_FAILPOINTS="1", CONFIRM_SECRETS=",".join(SECRETS), WORKER_NOTIFIER="log", WORKER_LANES="1",
         SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id), **outside(server),
     ) as process:  # fmt: skip
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, err
     assert shop.stands()[0] == ("ALLOWED" if place.startswith("step") else "ERROR")
     server.forever = None  # what was refused stays refused, even where the system would do it now

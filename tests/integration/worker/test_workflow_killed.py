@@ -83,7 +83,7 @@ def killed(shop: Shop, authority: FakeAuthority, labels: Path, step: StepName, p
         CONFIRM_SECRETS=",".join(SECRETS), WORKER_NOTIFIER="log", WORKER_RECOGNISER=f"labels:{labels}",
         SENTINEL_TENANT_ID=str(shop.fixtures.tenant_id),
     ) as process:  # fmt: skip
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert "Traceback" not in err, err
     return process.returncode
 
