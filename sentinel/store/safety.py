@@ -46,7 +46,7 @@ PROTECTING = {
     "sentinel.switches": "check_switch", "sentinel.window_parts": "append_only",
     "refunds.confirmations": "check_confirmation stays", "refunds.effects": "check_effect never_forgotten",
     "refunds.executions": "append_only check_effects_done check_executions",
-    "refunds.ledger_entries": "check_new_entry check_transition doubt_effects open_order_budgets set_budget_part update_order_budgets write_ledger_events",
+    "refunds.ledger_entries": "check_transition doubt_effects open_order_budgets set_budget_part update_order_budgets write_ledger_events",
     "refunds.ledger_events": "append_only", "refunds.orders": "update_order_paid_corrected update_order_paid_entered",
     "refunds.retries": "append_only", "refunds.settlement_findings": "append_only", "refunds.step_trails": "append_only",
     "refunds.wrong_executions": "append_only",

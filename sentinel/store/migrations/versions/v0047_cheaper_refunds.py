@@ -1,4 +1,4 @@
-"""Fewer index entries, checks and moves from page to page for each refund; functions that changed come with the schema files."""
+"""Fewer index entries and moves from page to page for each refund; functions that changed come with the schema files."""
 
 from sentinel.store.migrations import run_files
 
