@@ -69,7 +69,8 @@ def servers() -> Iterator[dict[str, EffectsServer]]:
 def systems_at(servers: dict[str, EffectsServer], shop: Shop) -> Systems:
     """The settlement systems of a worker whose outside ones are these."""
     fields: dict[str, Any] = {f"{name}_url": server.url for name, server in servers.items()}
-    settings = WorkerSettings(**fields | {f"{name}_key": "k" for name in servers})
+    keys = {f"{name}_key": "k" for name in servers}
+    settings = WorkerSettings(**fields | keys, settlement_timeout_seconds=30.0)
     return Systems.from_settings(settings, Effects(shop.fixtures.pool, shop.fixtures.tenant_id))
 
 

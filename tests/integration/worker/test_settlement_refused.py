@@ -190,12 +190,16 @@ def server() -> Iterator[EffectsServer]:
 
 def outside(server: EffectsServer) -> dict[str, str]:
     """The settings of a worker whose price differences are settled by the server."""
-    return {"WORKER_PRICE_DIFFERENCE_URL": server.url, "WORKER_PRICE_DIFFERENCE_KEY": "k"}
+    return {
+        "WORKER_PRICE_DIFFERENCE_URL": server.url, "WORKER_PRICE_DIFFERENCE_KEY": "k", "WORKER_SETTLEMENT_TIMEOUT_SECONDS": "20",
+    }  # fmt: skip
 
 
 def systems_of(server: EffectsServer, shop: Shop) -> Systems:
     """The same in this process."""
-    settings = WorkerSettings(price_difference_url=server.url, price_difference_key="k")
+    settings = WorkerSettings(
+        price_difference_url=server.url, price_difference_key="k", settlement_timeout_seconds=20.0
+    )
     return Systems.from_settings(settings, Effects(shop.fixtures.pool, shop.fixtures.tenant_id))
 
 

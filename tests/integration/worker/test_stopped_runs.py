@@ -60,7 +60,12 @@ def test_a_run_that_is_cut_off_in_a_payment_says_so_and_the_next_one_sees_it_thr
     platform.goes_on.set()
     ledger_fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
     ledger_fixtures.make_due()
-    over = {"policies_dir": policies, "platform_url": platform.url, "platform_key": "k"}
+    over = {
+        "policies_dir": policies,
+        "platform_url": platform.url,
+        "platform_key": "k",
+        "settlement_timeout_seconds": 30.0,
+    }
     with ledger_fixtures.agent(authority.url, **over) as agent:
         agent.run_once()
     assert ledger_fixtures.state("r") == "EXECUTED" and list(platform.done.values()) == [1]

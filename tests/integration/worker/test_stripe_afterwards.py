@@ -48,7 +48,9 @@ class Ledger:
     def __init__(self, fixtures: LedgerFixtures, server: StripeServer) -> None:
         self.fixtures, self.server = fixtures, server
         self.book = Effects(fixtures.pool, fixtures.tenant_id)
-        settings = replace(WorkerSettings(), stripe_key="rk_test_x", stripe_url=server.url)
+        settings = replace(
+            WorkerSettings(), stripe_key="rk_test_x", stripe_url=server.url, settlement_timeout_seconds=30.0
+        )
         self.systems = Systems.from_settings(settings, self.book)
         self.findings = SettlementFindings(fixtures.pool, fixtures.tenant_id)
         self.watch = SettlementWatch(self.findings, self.systems)

@@ -29,7 +29,9 @@ class Desk:
         self.fixtures, self.server = fixtures, server
         server.pay("pi_A", 90_000)
         server.pay("pi_B", 90_000)
-        settings = replace(WorkerSettings(), stripe_key="rk_test_x", stripe_url=server.url)
+        settings = replace(
+            WorkerSettings(), stripe_key="rk_test_x", stripe_url=server.url, settlement_timeout_seconds=30.0
+        )
         self.stripe = Systems.from_settings(settings, Effects(fixtures.pool, fixtures.tenant_id)).get("stripe")
         self.row = allowed_row(fixtures, "r")
         self.name(payment)

@@ -88,12 +88,14 @@ def test_a_row_whose_question_is_still_open_after_its_end_is_not_asked_about_aga
     """The authority's database is a minute behind the ledger's. The finding: the row was claimed without a pause until then."""
     ledger_fixtures.add(new_row("r"))
     [row] = ledger_fixtures.ledger.claim(1)
-    end = ledger_fixtures.ledger.now() - timedelta(minutes=1)
+    before = ledger_fixtures.ledger.now()
+    end = before - timedelta(minutes=1)
     waiting = Change(row, LedgerState.GUARDING, LedgerEvent.APPROVAL_REQUIRED, due_at=end.isoformat())
     assert ledger_fixtures.ledger.apply([waiting])
-    assert ledger_fixtures.ledger.claim(1) == []
-    due = "select next_attempt_at - clock_timestamp() between '1 second' and '10 seconds' from refunds.ledger_entries"
-    assert ledger_fixtures.one(due)
+    is_left = ledger_fixtures.ledger.claim(1) == []
+    assert is_left or ledger_fixtures.ledger.now() > before + timedelta(seconds=10), "its pause is not over"
+    due = "select next_attempt_at between %s + interval '1 second' and clock_timestamp() + interval '10 seconds' from refunds.ledger_entries"
+    assert ledger_fixtures.one(due, before)
 
 
 def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
