@@ -133,7 +133,7 @@ def settings_of(fixtures: Fixtures, authority_url: str, key: str, **over: Any) -
     """Settings of an intake of this fixtures."""
     fields: dict[str, Any] = {
         "authority_url": authority_url, "api_key": key, "database_url": program_url(fixtures.url, ORDERS), "tenant_id": fixtures.tenant_id,
-        "pool_size": 40, "shop_under_way_seconds": 0.0, "poll_seconds": 0.05,
+        "pool_size": 40, "shop_under_way_seconds": 0.0, "poll_seconds": 0.05, "authority_timeout_seconds": 20.0,
     }  # fmt: skip
     return OrderReviewSettings(**{**fields, **over})
 
@@ -178,7 +178,7 @@ class IntakeProcess:
     process: subprocess.Popen[str]
     port: int
 
-    def post(self, body: bytes, *, timeout: float = 20.0) -> int | None:
+    def post(self, body: bytes, *, timeout: float = 100.0) -> int | None:
         """The status of a genuine delivery; None when the connection broke."""
         url = f"http://127.0.0.1:{self.port}/webhooks/demo/orders"
         request = urllib.request.Request(url, data=body, headers=signed(body))
@@ -208,7 +208,8 @@ def intake_process(
         env={**kept, "SENTINEL_URL": authority_url, "SENTINEL_ORDERS_API_KEY": key, "SENTINEL_DATABASE_URL": program_url(fixtures.url, ORDERS),
              "SENTINEL_TENANT_ID": str(fixtures.tenant_id), "SENTINEL_ORDERS_PORT": str(port), "ORDERS_DEMO_SECRET": SECRET,
              "SENTINEL_ORDERS_BUDGET_SECONDS": "1", "SENTINEL_ORDERS_LEASE_SECONDS": "1.5",
-             "SENTINEL_SHOP_UNDER_WAY_SECONDS": "0.1", "SENTINEL_ORDERS_POLL_SECONDS": "0.1", **env},
+             "SENTINEL_SHOP_UNDER_WAY_SECONDS": "0.1", "SENTINEL_ORDERS_POLL_SECONDS": "0.1",
+             "SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS": "20", **env},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:

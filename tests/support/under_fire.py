@@ -138,7 +138,14 @@ class Place:
     def _start_intake(self) -> IntakeProcess:
         key = self.fixtures.new_key(agent_id="order-review")
         return self.stack.enter_context(
-            intake_process(self.fixtures, self.url, key, within=60, SENTINEL_POLICIES_DIR=str(self.policies))
+            intake_process(
+                self.fixtures,
+                self.url,
+                key,
+                within=60,
+                SENTINEL_POLICIES_DIR=str(self.policies),
+                SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS="5",
+            )
         )
 
     def kill(self, what: str, dice: random.Random) -> None:

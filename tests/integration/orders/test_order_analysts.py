@@ -105,7 +105,7 @@ def test_a_filed_refund_is_paid_once_on_the_decision_that_filed_it(orders: Order
             ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
             SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
         )  # fmt: skip
-        out, errors = done.communicate(timeout=60)
+        out, errors = done.communicate(timeout=120)
         assert done.returncode in (0, 1), out + errors
         orders.rounds()
     assert orders.all("select ledger_entry_id, status, decision from refunds.ledger_entries") == [

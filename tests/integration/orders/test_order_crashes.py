@@ -32,8 +32,8 @@ def crash(orders: OrderFixtures, lane: str, place: OrderFailpoint, **env: str) -
     armed = {"SENTINEL_FAILPOINT": f"{place}:kill", "SENTINEL_ALLOW_FAILPOINTS": "1"}
     # What is left behind stays for the successor: the killed process's own replacement does not take it up.
     slow = {
-        "SENTINEL_ORDERS_BUDGET_SECONDS": "30",
-        "SENTINEL_ORDERS_LEASE_SECONDS": "60",
+        "SENTINEL_ORDERS_BUDGET_SECONDS": "60",
+        "SENTINEL_ORDERS_LEASE_SECONDS": "120",
         "SENTINEL_ORDERS_POLL_SECONDS": "60",
     }
     with intake_process(fixtures, orders.authority_url, orders.key, **armed, **slow, **env) as process:
@@ -101,10 +101,11 @@ INTENDED = (
 
 def test_killed_around_the_call_of_a_shop_that_knows_no_keys_it_ships_once(orders: OrderFixtures) -> None:
     with ShopServer(naive=True).running() as shop:
-        crashed = [crash(orders, "low", place, SENTINEL_SHOP_URL=shop.url) for place in INTENDED]
+        outside = {"SENTINEL_SHOP_URL": shop.url, "SENTINEL_SHOP_TIMEOUT_SECONDS": "10"}
+        crashed = [crash(orders, "low", place, **outside) for place in INTENDED]
         assert crashed == [None] * len(INTENDED)
         assert 0 < sum(shop.shipped.values()) < len(INTENDED), "the places are on both sides of the call"
-        successor = make_intake(orders.fixtures, orders.authority_url, shop_url=shop.url)
+        successor = make_intake(orders.fixtures, orders.authority_url, shop_url=shop.url, shop_timeout_seconds=10.0)
         for _ in range(4):
             successor.make_due()
             successor.rounds()

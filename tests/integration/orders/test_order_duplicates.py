@@ -106,7 +106,7 @@ def test_an_order_in_hand_is_in_flight(fixtures: Fixtures, authority_url: str) -
         assert slow.began.wait(60)
         answer = orders.deliver(body)
         slow.go_on.set()
-        assert first.result(20).status_code == 200
+        assert first.result(60).status_code == 200
     told = (answer.status_code, answer.headers["Retry-After"], answer.json["type"])
     assert told == (409, "1", "urn:sentinel:problem:in-flight")
     assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"

@@ -42,7 +42,7 @@ COUNTED = (
 
 def scraped(port: int) -> list[str]:
     """The lines of a program's metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return str(answer.read().decode()).splitlines()
 
 
@@ -51,7 +51,7 @@ def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
     # A budget that a busy machine does not use up: what takes longer is answered 202 and goes on behind it.
     env = {
         "SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_ORDERS_HEALTH_PORT": str(health),
-        "SENTINEL_ORDERS_BUDGET_SECONDS": "30", "SENTINEL_ORDERS_LEASE_SECONDS": "60",
+        "SENTINEL_ORDERS_BUDGET_SECONDS": "60", "SENTINEL_ORDERS_LEASE_SECONDS": "120",
     }  # fmt: skip
     with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
         bodies = [order_body(f"o-{number}") for number in range(8)]
@@ -68,7 +68,7 @@ def test_a_process_in_a_killed_ones_place_serves_by_the_last_good_files(orders: 
     policies = shutil.copytree(policies_dir(), tmp_path / "policies")
     env = {
         "SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_POLICIES_DIR": str(policies),
-        "SENTINEL_ORDERS_BUDGET_SECONDS": "30", "SENTINEL_ORDERS_LEASE_SECONDS": "60",
+        "SENTINEL_ORDERS_BUDGET_SECONDS": "60", "SENTINEL_ORDERS_LEASE_SECONDS": "120",
     }  # fmt: skip
     with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
         wait_until(lambda: len(children_of(process.process.pid)) == 2)
@@ -128,7 +128,7 @@ def two_intakes(fixtures: Fixtures, authority_url: str, monkeypatch: pytest.Monk
 
     def look(store: OrderStore, deliveries: Sequence[DeliveredOrder]) -> list[DeliveryLook]:
         found = real(store, deliveries)
-        looked.wait(20)
+        looked.wait(60)
         return found
 
     monkeypatch.setattr(OrderStore, "look", look)
@@ -186,7 +186,7 @@ def test_who_takes_an_order_without_its_score_waits_for_who_takes_one_of_its_acc
         late = thread.submit(orders.review.store.take, [second])
         wait_until(lambda: late.done() or _waits_for_a_lock(orders), 20)
         holder.commit()
-        assert _velocities(late.result(20)) == [1]
+        assert _velocities(late.result(60)) == [1]
 
 
 class _Held:

@@ -51,10 +51,9 @@ def work(orders: OrderFixtures, runs: int = 1, **env: str) -> None:
     for _ in range(runs):
         done = worker_process(
             ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
-            **{"SENTINEL_REFUND_AGENT_API_KEY": orders.fixtures.key, "SENTINEL_TENANT_ID": str(orders.fixtures.tenant_id),
-               "WORKER_GUARD_TIMEOUT_SECONDS": "10", "WORKER_LEASE_SECONDS": "40", **env},
+            **{"SENTINEL_REFUND_AGENT_API_KEY": orders.fixtures.key, "SENTINEL_TENANT_ID": str(orders.fixtures.tenant_id), **env},
         )  # fmt: skip
-        out, errors = done.communicate(timeout=60)
+        out, errors = done.communicate(timeout=120)
         assert done.returncode in (0, 1), out + errors
         orders.rounds()
 
@@ -205,7 +204,7 @@ def test_an_order_that_somebody_decides_on_is_tracked_in_the_next_round(orders: 
         ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
         SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
     )  # fmt: skip
-    denied.communicate(timeout=60)
+    denied.communicate(timeout=120)
     assert rows(orders)[0][1] == "DENIED"
     track = "select orders.track_filed_refunds(%s, 10, array[gen_random_uuid(), gen_random_uuid()])"
     with (

@@ -99,8 +99,8 @@ def test_killed_in_the_middle_of_a_set_every_order_ends_in_one_lane_with_its_eff
     lanes = ["low", "medium", "low", "high", "low", "low"]
     bodies = [order_body(f"{lane}-{n}", lane, account_ref=f"acct-{n}") for n, lane in enumerate(lanes)]
     armed = {
-        "SENTINEL_FAILPOINT": f"{place}:kill:2", "SENTINEL_ALLOW_FAILPOINTS": "1", "SENTINEL_ORDERS_BUDGET_SECONDS": "30",
-        "SENTINEL_ORDERS_LEASE_SECONDS": "60", "SENTINEL_ORDERS_POLL_SECONDS": "60",
+        "SENTINEL_FAILPOINT": f"{place}:kill:2", "SENTINEL_ALLOW_FAILPOINTS": "1", "SENTINEL_ORDERS_BUDGET_SECONDS": "60",
+        "SENTINEL_ORDERS_LEASE_SECONDS": "120", "SENTINEL_ORDERS_POLL_SECONDS": "60",
     }  # fmt: skip
     with intake_process(orders.fixtures, orders.authority_url, orders.key, **armed) as process:
         with ThreadPoolExecutor(len(bodies)) as senders:
