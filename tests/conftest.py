@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.authority.api import key_lookups
 from sentinel.client import AsyncClient, Client
+from sentinel.store import database
 from sentinel.store.embedded import RunningServer, find_binaries, remove, running
 from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
@@ -41,6 +42,8 @@ key_lookups.LOOK_UP_SECONDS = 30.0
 # And a client's call more than the five that it may: what is said of a time limit names its own.
 for kind in (Client, AsyncClient):
     cast(FunctionType, kind.__init__).__kwdefaults__["timeout_seconds"] = 30.0  # type: ignore[index]
+# And a database that stands still with the test has not fallen silent.
+database.SILENCE_SECONDS = 60.0
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
 structlog.configure(
     processors=[

@@ -92,7 +92,7 @@ def test_a_look_waits_for_the_decision_and_no_longer(instance: Instance) -> None
     looking = threading.Thread(target=lambda: seen.append(instance.show(asked["id"], "25s")["status"]))
     looking.start()
     decide(instance.fixtures, instance.approval_of(asked["id"]))
-    looking.join(20)
+    looking.join(60)
     assert seen == ["approved"]
     assert instance.show(asked["id"], "25s")["status"] == "approved", "what is decided is not waited for"
     assert instance.ask("GET", f"{REQUESTS}/{asked['id']}?wait=soon").status_code == 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.core.errors import StillDeciding
 from tests.support.fixtures import Fixtures, guard_body, start_body
 from tests.support.harness import actor, at_once, let_leave_end, refused, scaled, seeded
+from tests.support.ledger_fixtures import wait_until
 from tests.support.not_executed import PROBLEM, Body, alone, begun, lift_all, say, says_go, state
 
 
@@ -31,7 +32,7 @@ def row_held(
             other.execute("select from sentinel.operation_states where operation_id = %s for update", [
                 state(fixtures, body)["operation_id"]])  # fmt: skip
             held.set()
-            let_go.wait(30)
+            let_go.wait(120)
             last(other)
 
     thread = threading.Thread(target=hold, daemon=True)
@@ -41,7 +42,7 @@ def row_held(
         yield let_go
     finally:
         let_go.set()
-        thread.join(10)
+        thread.join(60)
 
 
 def waiting(fixtures: Fixtures) -> int:
@@ -56,6 +57,22 @@ def waiting(fixtures: Fixtures) -> int:
 @pytest.mark.parametrize("first", ["start", "resolve"])
 def test_of_a_start_and_not_executed_at_once_the_first_binds_the_second(fixtures: Fixtures, first: str) -> None:
     """Both wait at the row; whichever has it first, never are both answered with yes."""
+    for _ in range(3):
+        results = both_at_the_row(fixtures, first)
+        # Who stood still in the queue for longer than one waits for a lock is told to come back.
+        if results["resolve"] != StillDeciding.code and not str(results["start"].get("type")).endswith(
+            StillDeciding.code
+        ):
+            break
+    if first == "start":
+        assert says_go(results["start"]) and results["resolve"] == "still-acting"
+    else:
+        assert results["resolve"] == "" and results["start"]["type"] == PROBLEM
+    assert fixtures.broken_invariants() == []
+
+
+def both_at_the_row(fixtures: Fixtures, first: str) -> dict[str, Any]:
+    """What a start and a person's "not executed" are answered that wait for the same row, the `first` of them before the other."""
     body, answer, start_id = begun(fixtures)
     let_leave_end(fixtures)
     jobs: dict[str, Callable[[], Any]] = {
@@ -70,18 +87,12 @@ def test_of_a_start_and_not_executed_at_once_the_first_binds_the_second(fixtures
             thread = threading.Thread(target=lambda name=name: results.update({name: jobs[name]()}), daemon=True)
             thread.start()
             threads.append(thread)
-            until = time.monotonic() + 10
-            while waiting(fixtures) < queued:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            # Who came before may have given the lock up meanwhile.
+            wait_until(lambda queued=queued: waiting(fixtures) >= queued or len(results) > 0, 60)
         let_go.set()
         for thread in threads:
-            thread.join(20)
-    if first == "start":
-        assert says_go(results["start"]) and results["resolve"] == "still-acting"
-    else:
-        assert results["resolve"] == "" and results["start"]["type"] == PROBLEM
-    assert fixtures.broken_invariants() == []
+            thread.join(60)
+    return results
 
 
 def alone_in_a_thread(fixtures: Fixtures, body: Body, answer: Body, start_id: str) -> Any:
@@ -125,9 +136,25 @@ def test_starts_reports_and_decisions_at_once_never_say_go_after_not_executed(fi
 
 
 def test_a_start_that_waited_for_the_vote_that_permits_it_is_dated_after_it(fixtures: Fixtures) -> None:
+    for _ in range(3):
+        found = asked_behind_its_vote(fixtures)
+        # Who stood still behind the vote for longer than one waits for a lock is told to come back.
+        if found["type"] != "urn:sentinel:problem:still-deciding":
+            break
+    assert found["start"], found
+    assert fixtures.one(
+        "select s.started_at >= a.decided_at from sentinel.operation_states s join sentinel.approvals a using (approval_id)"
+        " where s.started_at is not null"
+    )
+    assert fixtures.broken_invariants() == []
+
+
+def asked_behind_its_vote(fixtures: Fixtures) -> dict[str, Any]:
+    """What a question with a start is answered that waits for the vote which permits it; "type" is a refusal's."""
     body = guard_body(value="200.00")
     asked = fixtures.guard(body)
-    approver, got = actor(fixtures, "approver").operator_id, {}
+    approver = actor(fixtures, "approver").operator_id
+    found: dict[str, Any] = {}
 
     def vote(connection: psycopg.Connection[Any]) -> None:
         digest = fixtures.one("select digest from sentinel.approvals where approval_id = %s", asked["approval_id"])
@@ -136,19 +163,14 @@ def test_a_start_that_waited_for_the_vote_that_permits_it_is_dated_after_it(fixt
             [fixtures.tenant_id, asked["approval_id"], approver, digest],
         )
 
+    def ask() -> None:
+        answer = fixtures.post("action/guard", {**body, "start_id": str(uuid.uuid4())})
+        found.update({"type": "", **answer.get_json()})
+
     with row_held(fixtures, body, vote) as let_go:
-        ask = threading.Thread(
-            target=lambda: got.update(fixtures.guard({**body, "start_id": str(uuid.uuid4())})), daemon=True
-        )
-        ask.start()
-        until = time.monotonic() + 10
-        while not waiting(fixtures):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        wait_until(lambda: waiting(fixtures) or found, 60)
         let_go.set()
-        ask.join(20)
-    assert got["start"], got
-    assert fixtures.one(
-        "select s.started_at >= a.decided_at from sentinel.operation_states s join sentinel.approvals a using (approval_id)"
-    )
-    assert fixtures.broken_invariants() == []
+        asking.join(60)
+    return found

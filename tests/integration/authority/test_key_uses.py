@@ -67,11 +67,14 @@ def test_a_use_is_written_beside_decisions_and_at_most_once_a_minute(fixtures: F
     assert version(fixtures, key.key_id) == newest
     with psycopg.connect(fixtures.url) as held:
         held.execute("select from sentinel.agent_keys for update")
-        late = KeyUses(clock)
-        late.note(key.tenant_id, key.key_id)
-        begun = time.monotonic()
-        late.write(pool)
-        assert in_time(time.monotonic() - begun, 1.5)
+        took = []
+        for _ in range(3):  # who stands still does so once, who waits for a lock each time
+            late = KeyUses(clock)
+            late.note(key.tenant_id, key.key_id)
+            begun = time.monotonic()
+            late.write(pool)
+            took.append(time.monotonic() - begun)
+        assert in_time(min(took), 1.5)
 
 
 def test_a_running_authority_notes_keys_that_it_takes_and_no_others(fixtures: Fixtures) -> None:

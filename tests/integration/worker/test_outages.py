@@ -335,10 +335,10 @@ def test_a_database_that_falls_silent_is_given_up_within_the_deadline_and_asked_
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """It accepts what is asked and answers nothing, and no connection is reset: a frozen host, a link that is down."""
-    monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
     with silent_at_will(ledger_fixtures) as (ledger, proxy), ThreadPoolExecutor(1) as threads:
         assert ASKED[asked](ledger) is not None
         proxy.black_hole.set()
+        monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
         began = time.monotonic()
         waiting = threads.submit(ASKED[asked], ledger)
         try:
@@ -347,6 +347,7 @@ def test_a_database_that_falls_silent_is_given_up_within_the_deadline_and_asked_
             assert time.monotonic() - began < SLACK
         finally:
             proxy.black_hole.clear()
+            monkeypatch.undo()
         assert ASKED[asked](ledger) is not None
         assert ledger.pool.in_use == 0
 
