@@ -7,11 +7,10 @@ import http.client
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.busy import in_time, overload
+from tests.support.busy import patience
 from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, end, eventually, module
@@ -23,7 +22,7 @@ class Watching:
     """A viewer over HTTP: reads events as (position, event id), remembers the last position."""
 
     def __init__(self, port: int, last_seen: int | None = None) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         headers = {} if last_seen is None else {"Last-Event-ID": str(last_seen)}
         self.connection.request("GET", "/ops/api/live/stream", headers=headers)
         self.answer = self.connection.getresponse()
@@ -52,9 +51,9 @@ def console(fixtures: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
         SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS="1000",
         SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
-    process = subprocess.Popen(
-        module("ops_console", "--only", "public"), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    # A viewer who held up its end would do so for all of this.
+    command = module("ops_console", "--only", "public", "--graceful-seconds", "100")
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert eventually(lambda: listens(port), within=30)
         yield process
@@ -63,7 +62,7 @@ def console(fixtures: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def get(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", path)
         return connection.getresponse().status
@@ -106,8 +105,6 @@ def test_ten_times_as_many_viewers_as_threads_miss_nothing_and_lock_nobody_out(f
         extra.close()
         assert eventually(lambda: get(port, "/ops/api/live/stream") == 200, within=5)
 
-        asked_at = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert viewers[2].answer.read().endswith(b"\n\n")
-        assert process.wait(timeout=20 * overload()) == 0
-        assert in_time(time.monotonic() - asked_at, 4)
+        assert process.wait(timeout=patience(4)) == 0

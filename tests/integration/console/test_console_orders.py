@@ -310,7 +310,7 @@ def careless(fixtures: Any, order_id: str, decision: str, pause: threading.Barri
         found = connection.execute(
             "select status from orders.reviews where order_id = %s and resolution is null", [order_id]
         ).fetchone()
-        pause.wait(10)
+        pause.wait(60)
         if found != ("QUEUED",):
             return False
         status = {"refund": "REFUND_FILED", "hold": "HELD"}[decision]

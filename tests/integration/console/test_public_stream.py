@@ -103,7 +103,7 @@ def test_many_viewers_cost_one_reader(fixtures: Any, loop: Loop) -> None:
         fixtures.guard("10.00")
     fixtures.publish()
     for viewer in viewers:
-        viewer.join(timeout=10)
+        viewer.join(timeout=60)
     assert len(made) == 10
     assert len({tuple(events) for events in made}) == 1
     assert set(asked) == {"live-feed"}
