@@ -97,10 +97,9 @@ def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, colle
         ledger.add(*[new_row(f"row_private_{number}") for number in range(12)])
         worker = worker_process(
             ["--once"], database_url=fixtures.url, authority_url=url, SENTINEL_REFUND_AGENT_API_KEY=fixtures.key,
-            SENTINEL_TENANT_ID=str(fixtures.tenant_id), WORKER_GUARD_TIMEOUT_SECONDS="10", WORKER_LEASE_SECONDS="40",
-            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="50",
+            SENTINEL_TENANT_ID=str(fixtures.tenant_id), OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="50",
         )  # fmt: skip
-        out, errors = worker.communicate(timeout=60)
+        out, errors = worker.communicate(timeout=120)
         assert worker.returncode == 0, out + errors
         batch = ("worker.refunds.batch", "sentinel.action.guard.batch", "sentinel.guard.batch")
         wait_until(lambda: {one["name"] for one in collector.spans()} >= set(batch))
