@@ -84,7 +84,7 @@ def test_a_request_that_never_ends_takes_no_thread() -> None:
         async def receive() -> Any:
             return {"type": "http.request", "body": b"x", "more_body": False}
 
-        await asyncio.wait_for(app(scope_of(content_length="1"), receive, sent.send), 5)
+        await asyncio.wait_for(app(scope_of(content_length="1"), receive, sent.send), 60)
         for one in slow:
             one.cancel()
         return sent

@@ -115,7 +115,7 @@ class Listening:
         return reader, writer
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0.002)
 
@@ -154,14 +154,28 @@ async def listening(
 
 
 def within(scene: Callable[[Listening], Awaitable[None]], **terms: Any) -> None:
-    """Plays a scene against a protocol that listens."""
+    """Plays a scene against a protocol that listens; again where it failed and the process had stood still, as its deadlines had not."""
+    stood_still = 0.0
+
+    async def measure() -> None:
+        nonlocal stood_still
+        while True:
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.02)
+            stood_still = max(stood_still, asyncio.get_running_loop().time() - began - 0.02)
 
     async def play() -> None:
+        measuring = asyncio.ensure_future(measure())
         async with listening(**terms) as served:
             await scene(served)
+        measuring.cancel()
 
-    # The loop of production: the others' transports behave otherwise where one is paused or closing.
-    raised = at_once([lambda: uvloop.run(play())])[0]
+    for _ in range(3):
+        stood_still = 0.0
+        # The loop of production: the others' transports behave otherwise where one is paused or closing.
+        raised = at_once([lambda: uvloop.run(play())], seconds=150)[0]
+        if raised is None or stood_still < 0.3:
+            break
     if isinstance(raised, BaseException):
         raise raised
 
@@ -190,14 +204,14 @@ class Reply:
 
 
 async def answer(reader: asyncio.StreamReader) -> Reply:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     status, *lines = head.decode().split("\r\n")[:-2]
     headers = {line.partition(": ")[0].lower(): line.partition(": ")[2] for line in lines}
     assert len(headers) == len(lines), "a header stands twice"
     return Reply(int(status.split()[1]), headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
-async def is_closed(reader: asyncio.StreamReader, within_seconds: float = 5) -> bool:
+async def is_closed(reader: asyncio.StreamReader, within_seconds: float = 60) -> bool:
     with contextlib.suppress(ConnectionError):
         return await asyncio.wait_for(reader.read(1), within_seconds) == b""
     return True
@@ -615,7 +629,7 @@ def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer() -> N
         reader, writer = await served.connect()
         head, _, body = post({"n": 7, "now": True}, "/hot", "Expect: 100-continue").partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n")
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body)
         assert (await answer(reader)).json == {"n": 7}
 
@@ -653,7 +667,7 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
         reader, writer = await served.connect()
         writer.write(post({"n": 1, "now": True}))
         assert (await answer(reader)).status == 200
-        closed = asyncio.ensure_future(is_closed(reader, 10))
+        closed = asyncio.ensure_future(is_closed(reader))
         cut = trickled.index(b"x" * 1000)
         writer.write(trickled[:cut])
         began = asyncio.get_running_loop().time()
@@ -674,7 +688,7 @@ def test_empty_lines_in_front_of_the_first_request_extend_no_deadline(monkeypatc
         writer.write(b"\r\n")
         await asyncio.sleep(0.2)
         assert served.worker.made[-1].stage is Stage.NEW
-        closed, began = asyncio.ensure_future(is_closed(reader, 10)), asyncio.get_running_loop().time()
+        closed, began = asyncio.ensure_future(is_closed(reader)), asyncio.get_running_loop().time()
         while not closed.done():
             writer.write(b"\r\n")
             await asyncio.sleep(0.1)
@@ -706,7 +720,7 @@ def test_an_idle_connection_is_closed_and_one_that_asks_is_not(monkeypatch: pyte
             writer.write(post({"n": n, "now": True}) if n % 2 else COLD)
             assert (await answer(reader)).status == 200
             await asyncio.sleep(0.6)
-        assert await is_closed(reader, 30)
+        assert await is_closed(reader)
 
     within(scene)
 

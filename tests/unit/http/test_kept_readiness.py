@@ -16,7 +16,7 @@ from sentinel.platform.http.readiness import REMEMBERED_SECONDS, Readiness
 from sentinel.platform.http.wire import HttpsOnly
 from tests.support.harness import on_a_loop, thread_that_starts_later
 
-SECONDS = 30
+SECONDS = 150
 
 
 def test_what_was_found_is_kept_for_a_moment_and_then_found_anew() -> None:

@@ -201,7 +201,7 @@ def test_the_printed_line_posts_the_file_signed(intake: Intake, tmp_path: Path) 
     file.write_text('{"order": {"id": "o-77", "amount": {"value": "12.50", "currency": "GBP"}}}\n')
     printed = CliRunner().invoke(sign_webhook, [str(file), "--url", intake.http.url]).stdout
     assert SECRETS["ORDERS_DEMO_SECRET"] not in printed
-    answer = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, timeout=20, check=False)
+    answer = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, timeout=120, check=False)
     assert json.loads(answer.stdout) == {"lane": "low"}, answer
     assert intake.effects == {"o-77": 1}
 

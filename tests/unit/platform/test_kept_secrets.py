@@ -38,7 +38,7 @@ def test_many_at_once_get_one(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def ask(_: int) -> str:
-        together.wait(10)
+        together.wait(60)
         return data_dir_secret(tmp_path)
 
     with ThreadPoolExecutor(8) as threads:

@@ -19,7 +19,7 @@ def test_a_reserved_port_is_given_to_nobody_and_a_server_listens_there_all_the_s
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HOST, port))
         server.listen()
-        with socket.create_connection((HOST, port), timeout=2) as caller:
+        with socket.create_connection((HOST, port), timeout=60) as caller:
             assert caller.getpeername()[1] == port
 
 

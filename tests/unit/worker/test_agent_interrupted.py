@@ -54,7 +54,7 @@ with _ends_on_signal(agent, unfinished=3):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_while_the_run_holds_a_lock_of_its_stop_ends_it_all_the_same(name: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", HELD, name], capture_output=True, text=True, check=False, timeout=40)
+    ran = subprocess.run([sys.executable, "-c", HELD, name], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.returncode, ran.stderr) == (
         3,
         "error: cut off before its rows were done; their leases bring them back\n",
@@ -83,7 +83,7 @@ assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_a_run_that_stops_in_time_ends_as_it_would() -> None:
-    ran = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=40)
+    ran = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -114,7 +114,9 @@ with retail_refund_agent._ends_on_signal(agent, unfinished=3):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_as_soon_as_it_has_its_handler_ends_the_run(name: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", BETWEEN, name], capture_output=True, text=True, check=False, timeout=40)
+    ran = subprocess.run(
+        [sys.executable, "-c", BETWEEN, name], capture_output=True, text=True, check=False, timeout=120
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 

@@ -109,7 +109,7 @@ def test_json_lines_are_the_same_cases_with_their_own_lines(tmp_path: Path) -> N
     assert refused.value.line == 3 and 'did you mean "execute"' in str(refused.value)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["fee.yaml", "fee.jsonl"])
 def test_the_digest_is_of_the_cases_that_were_read(tmp_path: Path, name: str) -> None:
     """The finding: the file was read again for it, so that a report named other cases than those that had run."""

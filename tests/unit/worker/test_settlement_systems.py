@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
+from tests.support.ports import free_port
 from tests.support.recording_server import problem
 from tests.support.scripted_server import SLACK, faults, took
 from worker.gates.simulated_systems import NAMES, serve_simulated_systems
@@ -170,9 +170,7 @@ def test_a_problem_about_the_effect_is_a_refusal(server: EffectsServer, status: 
 
 
 def test_a_server_that_is_not_there_gives_no_answer_and_is_not_ready() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    system = HttpSystem("ticket", f"http://127.0.0.1:{port}", "k", TIMEOUT)
+    system = HttpSystem("ticket", f"http://127.0.0.1:{free_port()}", "k", TIMEOUT)
     assert system.is_ready() is False
     assert all(isinstance(answer, NoAnswer) for answer in (
         system.settle(ROW, uuid.uuid4()), system.look_up(uuid.uuid4()), system.compensate(uuid.uuid4())
