@@ -26,11 +26,11 @@ def test_the_docs_page_works_under_its_own_strict_policy(served: Served, chromiu
         "request", lambda asked: None if asked.url.startswith((served.url, "data:")) else elsewhere.append(asked.url)
     )
     page.goto(f"{served.url}/docs")
-    page.wait_for_selector(".opblock", timeout=20_000)
+    page.wait_for_selector(".opblock", timeout=60_000)
     shown = page.locator(".opblock").count()
     document = request("GET", f"{served.url}/openapi.json").json
     assert shown == sum(len(path) for path in document["paths"].values())
     page.locator(".opblock").first.click()
-    page.wait_for_selector(".opblock-body", timeout=20_000)
+    page.wait_for_selector(".opblock-body", timeout=60_000)
     page.close()
     assert (complaints, elsewhere) == ([], [])

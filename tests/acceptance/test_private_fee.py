@@ -109,7 +109,7 @@ def test_a_private_fee_is_confirmed_on_a_phone_and_executed_exactly_once(
     with phone(browser, console) as page:
         page.goto(message["link"])
         assert page.locator("body").inner_text().count("4.90") >= 1
-        page.get_by_role("button", name=re.compile(r"^Yes, refund .*\b4\.90\b")).tap(timeout=20_000)
+        page.get_by_role("button", name=re.compile(r"^Yes, refund .*\b4\.90\b")).tap(timeout=60_000)
         page.get_by_role("heading", name="Thank you, that is confirmed").wait_for()
         assert shop.all(PAID) == [], "the page itself pays nothing"
         page.goto(message["link"])

@@ -20,7 +20,7 @@ from tests.integration.console.conftest import PASSWORD
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
-WAIT_MS = 15_000
+WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="session", autouse=True)

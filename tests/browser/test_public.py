@@ -118,7 +118,7 @@ def test_an_open_board_is_fetched_again_when_it_is_another_tenants(people: Peopl
         line.cut()
         expect(page.locator("#state")).to_have_text("Reconnecting…")
         line.mend()
-        expect(page.locator("#events")).to_have_attribute("data-tenant", "public-demo", timeout=30_000)
+        expect(page.locator("#events")).to_have_attribute("data-tenant", "public-demo", timeout=60_000)
         assert page.locator("#events").get_attribute("data-before") is None
         expect(page.locator("#state")).to_have_text("Live")
         page.close()
@@ -132,7 +132,7 @@ def test_an_open_board_is_fetched_again_when_what_it_shows_is_gone_from_the_feed
     visitor.route(f"{place.board}/live", made_before_a_restore, times=1)
     visitor.goto(f"{place.board}/live")
     expect(visitor.locator("#events")).to_have_attribute("data-position", "999999999")
-    expect(visitor.locator("#events")).not_to_have_attribute("data-position", "999999999", timeout=30_000)
+    expect(visitor.locator("#events")).not_to_have_attribute("data-position", "999999999", timeout=60_000)
     expect(visitor.locator("#state")).to_have_text("Live")
 
 
