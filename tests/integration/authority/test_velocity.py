@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from tests import mutants
 from tests.integration.authority.test_halts_stop_everything import waits_without_a_number
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import let_permits_expire
+from tests.support.ledger_fixtures import wait_until
 from tests.support.verbs import guarded
 
 POLICY = """\
@@ -389,25 +389,37 @@ def test_a_lift_for_another_agent_counts_nothing_again(ten: Fixtures) -> None:
 
 def test_what_waited_for_a_lift_and_was_counted_after_it_is_not_counted_again(ten: Fixtures) -> None:
     """It was asked before the lift, and counted behind it: what the lift took away was not its count."""
-    person = Actor(ten.tenant_id, ten.operators["admin"], "admin@example.test", "admin", "test")
-    halt = set_halt(ten.console_pool, person, scope="agent", target=AGENT, reason="look")
-    body, got = guard_body(value="1.00"), {}
-    with psycopg.connect(ten.url) as lifting:
-        lifting.execute("select sentinel.take_halt_lock()")
-        ask = threading.Thread(target=lambda: got.update(ten.guard(body)), daemon=True)
-        ask.start()
-        until = time.monotonic() + 10
-        while not ten.one("select count(*) from pg_locks where locktype = 'advisory' and not granted"):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        lifting.execute(
-            "select sentinel.lift_halt(%s, %s, 'a person', 'looked', gen_random_uuid())", [ten.tenant_id, halt.halt_id]
-        )
-    ask.join(20)
+    for _ in range(3):
+        body, got = asked_while_a_halt_is_lifted(ten)
+        # Who stood still in the queue for longer than one waits for a lock is told to come back, and counts for nothing.
+        if got["type"] != "urn:sentinel:problem:still-deciding":
+            break
     assert got["decision"] == "ALLOW"
     let_permits_expire(ten)
     assert ten.guard(body)["decision"] == "ALLOW"
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
+
+
+def asked_while_a_halt_is_lifted(ten: Fixtures) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A question that waits for the lift of a halt, and its answer; "type" is a refusal's."""
+    person = Actor(ten.tenant_id, ten.operators["admin"], "admin@example.test", "admin", "test")
+    halt = set_halt(ten.console_pool, person, scope="agent", target=AGENT, reason="look")
+    body, got = guard_body(value="1.00"), dict[str, Any]()
+
+    def ask() -> None:
+        got.update({"type": "", **ten.post("action/guard", body).get_json()})
+
+    with psycopg.connect(ten.url) as lifting:
+        lifting.execute("select sentinel.take_halt_lock()")
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        wait_until(lambda: ten.one(waits) or got, 60)
+        lifting.execute(
+            "select sentinel.lift_halt(%s, %s, 'a person', 'looked', gen_random_uuid())", [ten.tenant_id, halt.halt_id]
+        )
+    asking.join(60)
+    return body, got
 
 
 def reload_as(fixtures: Fixtures, folder: Path, text: str) -> None:
