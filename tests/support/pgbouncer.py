@@ -95,7 +95,7 @@ def running_pgbouncer(server: RunningServer, secrets: Mapping[str, str]) -> Iter
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not listens(port):
         said = (folder / "pgbouncer.log").read_text() if (folder / "pgbouncer.log").exists() else ""
         assert process.poll() is None and time.monotonic() < until, f"pgbouncer does not listen: {said}"

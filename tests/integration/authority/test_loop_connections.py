@@ -362,7 +362,7 @@ def test_an_answer_is_given_once_it_is_committed_and_another_is_sent_behind_it_b
     async def use(connections: LoopConnections) -> None:
         executed = [asyncio.Event(), asyncio.Event()]
         first = asyncio.ensure_future(connections.commit(slow_commits, [1, 1], 5.0, executed[0].set))
-        await asyncio.wait_for(executed[0].wait(), 10)
+        await asyncio.wait_for(executed[0].wait(), 60)
         assert not first.done() and fixtures.one("select count(*) from public.kept") == 0
         behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, executed[1].set))
         (mine,) = connections._of_loop.values()
@@ -386,7 +386,7 @@ def test_a_commit_that_fails_gives_no_answer_and_the_one_behind_it_stands(
     async def use(connections: LoopConnections) -> None:
         executed = asyncio.Event()
         failing = asyncio.ensure_future(refused(connections.commit(slow_commits, [6, 7], 5.0, executed.set)))
-        await asyncio.wait_for(executed.wait(), 10)
+        await asyncio.wait_for(executed.wait(), 60)
         behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
         assert "no such number" in str(await failing)
         assert await behind == [5]
@@ -404,7 +404,7 @@ def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_
     async def use(connections: LoopConnections) -> None:
         executed = asyncio.Event()
         first = asyncio.ensure_future(connections.commit(slow_commits, [1, 1], 5.0, executed.set))
-        await asyncio.wait_for(executed.wait(), 10)
+        await asyncio.wait_for(executed.wait(), 60)
         behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
         await asyncio.to_thread(
             fixtures.admin.execute,
@@ -431,7 +431,7 @@ def test_what_is_sent_behind_a_slow_commit_has_its_own_time_from_the_end_of_that
     async def behind_a_commit(connections: LoopConnections, number: int, sleeps: int) -> asyncio.Future[Any]:
         executed = asyncio.Event()
         first = asyncio.ensure_future(connections.commit(slow_commits, [number, 0], 5.0, executed.set))
-        await asyncio.wait_for(executed.wait(), 10)
+        await asyncio.wait_for(executed.wait(), 60)
         behind = asyncio.ensure_future(connections.commit(sleeping, [sleeps, 0], 5.0, lambda: None))
         assert (await first, connections.in_use) == ([number], 1)
         return behind

@@ -43,7 +43,7 @@ RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": F
 @pytest.fixture
 def client(authority: FakeAuthority) -> Iterator[Client]:
     """A client of it."""
-    with Client(authority.url, "key", agent_id="agent", timeout_seconds=10, retries=1) as made:
+    with Client(authority.url, "key", agent_id="agent", timeout_seconds=60, retries=1) as made:
         yield made
 
 
@@ -200,7 +200,6 @@ def test_a_passing_fault_is_repeated_with_the_same_key(authority: FakeAuthority,
 
 def test_a_wait_that_is_longer_than_the_deadline_is_not_waited(authority: FakeAuthority, client: Client) -> None:
     authority.misbehave = always(lambda exchange: exchange.answer(429, {"type": "rate-limited"}, Retry_After="90"))
-    client.timeout_seconds = 60.0
     began = time.monotonic()
     with pytest.raises(Unreachable) as busy:
         ask(client)
@@ -296,7 +295,7 @@ def call_under_way(authority: FakeAuthority) -> Iterator[tuple[Client, list[Unre
         thread = threading.Thread(target=call)
         thread.start()
         yield client, ended
-        thread.join(20)
+        thread.join(60)
 
 
 def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
