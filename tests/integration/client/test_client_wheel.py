@@ -38,7 +38,7 @@ async def asked_on_a_loop(client):
             said["loop"] = answer.permit_token[:1] and answer.status
         return await client.heartbeat()
 
-with Client(url, key, agent_id="office") as client:
+with Client(url, key, agent_id="office", timeout_seconds=60) as client:
     asked(client, "small", 10), asked(client, "twice", 10), asked(client, "large", 100), asked(client, "huge", 1000)
     asked(client, "small", 10)
     said["heartbeat"] = asyncio.run(asked_on_a_loop(client.as_async()))

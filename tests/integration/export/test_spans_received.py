@@ -36,7 +36,7 @@ provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 url, key, table = sys.argv[1:]
 known = {"account": "acct-private", "clean": True, "attempts": 1}
-guard = ToolGuard(read_tool_table(Path(table)), Client(url, key, agent_id="agent"), facts=lambda tool, given: known)
+guard = ToolGuard(read_tool_table(Path(table)), Client(url, key, agent_id="agent", timeout_seconds=60), facts=lambda tool, given: known)
 with trace.get_tracer("agent").start_as_current_span("invoke_agent"):
     for tool, amount in (("create_refund", 5000), ("create_refund", 500_000), ("made up by a model", 1)):
         guard.attempt(tool, {"payment_intent": f"pi_private_{amount}", "amount": amount}, lambda given: "done")

@@ -17,7 +17,7 @@ import asyncio, os, sys
 from sentinel.client import Client
 
 kind, url = sys.argv[1:]
-client = Client(url, "key", agent_id="agent", retries=0)
+client = Client(url, "key", agent_id="agent", timeout_seconds=60, retries=0)
 loop, on_loop = asyncio.new_event_loop(), client.as_async()
 
 
@@ -51,7 +51,7 @@ def test_a_forked_process_asks_on_connections_of_its_own(authority: FakeAuthorit
 
     authority.misbehave = note
     done: Any = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, authority.url], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, kind, authority.url], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert ports["child"] == ports["child-again"] != ports["parent-before"], json.dumps(ports)
