@@ -25,9 +25,9 @@ class Loop:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop).result(5)
+            asyncio.run_coroutine_threadsafe(self._end_tasks(), self.loop).result(60)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=60)
         self.loop.close()
 
     @staticmethod
@@ -72,14 +72,14 @@ class Viewer:
         """Take nothing any more, or again."""
         self._loop.call_soon_threadsafe(self._takes.clear if is_stuck else self._takes.set)
 
-    def recv(self, seconds: float = 5.0) -> bytes:
+    def recv(self, seconds: float = 60.0) -> bytes:
         """What came next; empty once the answer is over. Raises `queue.Empty`, or what the handler raised."""
         found = self._came.get(timeout=seconds)
         if not found:
             self.done.result(0)
         return found
 
-    def block(self, seconds: float = 5.0) -> str:
+    def block(self, seconds: float = 60.0) -> str:
         """The next event or comment; empty once the answer is over."""
         while b"\n\n" not in self._rest:
             if not (more := self.recv(seconds)):
@@ -96,7 +96,7 @@ class Viewer:
     def close(self) -> None:
         """Go away, and wait until that was noticed."""
         self.leave()
-        self.done.exception(5)
+        self.done.exception(60)
 
     def __enter__(self) -> Viewer:
         return self
