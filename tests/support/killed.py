@@ -17,7 +17,7 @@ def kill_with_children(process: subprocess.Popen[Any]) -> None:
     for pid in [*children_of(process.pid), process.pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 def children_of(pid: int) -> list[int]:

@@ -735,7 +735,7 @@ def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_mom
             assert not said.done(), "it did not wait"
         finally:
             operator.commit()
-        assert said.result(20) == "conflict"
+        assert said.result(60) == "conflict"
     work(orders, 2)
     assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED")]
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
