@@ -83,16 +83,17 @@ def test_mutant_that_nobody_watches_stays_gone(base: Path) -> None:
         assert never(lambda: process.live_server(server.data_dir) not in (None, server.pid), within=3)
 
 
-def _server_left_after_starter_was_killed(base: Path, holders: list[Holder], extra: str) -> int | None:
+def _server_whose_starter_was_killed(base: Path, holders: list[Holder], extra: str) -> int:
     holders.append(Holder(base, "own", extra))
     pid, _, _ = holders[-1].server()
     holders[-1].kill()
-    return None if eventually(lambda: not alive(pid), 1.5) else pid
+    return pid
 
 
 @needs_linux
 def test_a_killed_starter_leaves_no_server(base: Path, holders: list[Holder]) -> None:
-    assert _server_left_after_starter_was_killed(base, holders, "") is None
+    pid = _server_whose_starter_was_killed(base, holders, "")
+    assert eventually(lambda: not alive(pid), 1.5)
     with running(base, own=True) as running_server:
         assert running_server.started_by_us
 
@@ -102,8 +103,8 @@ def test_mutant_without_the_parent_death_signal_leaves_one_that_the_next_start_e
     base: Path, holders: list[Holder]
 ) -> None:
     broken = f"process.TRAMPOLINE = Path({str(launch_without_watch(base.parent))!r})"
-    left = _server_left_after_starter_was_killed(base, holders, broken)
-    assert left is not None
+    left = _server_whose_starter_was_killed(base, holders, broken)
+    assert never(lambda: not alive(left), within=1.5)
     with running(base, own=True) as running_server:
         assert running_server.pid != left and not alive(left)
 

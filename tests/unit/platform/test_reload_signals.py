@@ -18,7 +18,7 @@ def end(what):
 
 def make_app(worker):
     worker.loop.add_signal_handler(signal.SIGHUP, end, "reloads")
-    worker.loop.call_later(5, end, "was told nothing")
+    worker.loop.call_later(60, end, "was told nothing")
     return lambda scope, receive, send: None
 
 server = Server(make_app, Listener("127.0.0.1", int(sys.argv[1]), 10, 10, "", "", ""), processes=1, on_reload=lambda: None)
@@ -29,6 +29,6 @@ server.run()
 
 def test_a_process_that_is_told_to_reload_before_its_loop_runs_reloads_then() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", SERVER, str(free_port())], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", SERVER, str(free_port())], capture_output=True, text=True, timeout=120, check=False
     )
     assert (run.stdout.splitlines()[:1], run.returncode) == (["reloads"], 0), run.stderr

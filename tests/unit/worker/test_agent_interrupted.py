@@ -148,6 +148,6 @@ assert heard == [number], "it was swallowed"
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_when_the_run_is_over_is_whoevers_it_was_before(name: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", AFTERWARDS, name], capture_output=True, text=True, check=False, timeout=40
+        [sys.executable, "-c", AFTERWARDS, name], capture_output=True, text=True, check=False, timeout=120
     )
     assert (ran.returncode, ran.stderr) == (0, "")
