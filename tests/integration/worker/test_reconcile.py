@@ -20,6 +20,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store import database
 from sentinel.store.database import WORKER, Pool, with_role
+from tests.support.busy import overload
 from tests.support.fixtures import Fixtures
 from tests.support.ledger_fixtures import looping, wait_until, worker_settings
 from worker.cli import main as worker_command
@@ -310,8 +311,9 @@ def test_a_round_that_has_hours_to_look_at_may_take_longer_than_a_statement(
     desk.looked_to(-5)
     desk.execute_flawlessly("one")
     desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
-    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    short = int(300 * overload())
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW.format(seconds=short / 500)))
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", short)
     with closing(Pool(with_role(desk.fixtures.url, WORKER), size=2)) as pool:
         of_loop = Reconciler(pool, desk.fixtures.tenant_id, desk.client, desk.reconciler._routes, policies_dir())
         assert [one.finding for one in of_loop.look()] == ["over_a_tenth"]
@@ -390,12 +392,12 @@ FOUND_AT_STRIPE = """
 insert into refunds.settlement_findings (tenant_id, system, system_refund, finding, payment_ref, amount_minor, currency)
 values (%s, 'stripe', 're_1', 'refunded_elsewhere', 'pi_1', 100, 'USD')
 """
-SLOW_FOUND = ") found cross join (select pg_sleep(0.5)) slow\n"
-SLOW = "from seen s cross join (select pg_sleep(0.5)) slow"
+SLOW_FOUND = ") found cross join (select pg_sleep({seconds})) slow\n"
+SLOW = "from seen s cross join (select pg_sleep({seconds})) slow"
 
 
 @pytest.mark.parametrize(
-    ("allowed", "status", "wrong"), [("5min", 1, ["over_a_tenth"]), ("100ms", 1, None)]
+    ("allowed", "status", "wrong"), [("5min", 1, ["over_a_tenth"]), ("", 1, None)], ids=["minutes", "no longer"]
 )  # fmt: skip
 def test_worker_reconcile_looks_longer_than_a_statement_and_each_look_is_told(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, allowed: str, status: int, wrong: list[str] | None
@@ -404,11 +406,15 @@ def test_worker_reconcile_looks_longer_than_a_statement_and_each_look_is_told(
     desk.execute_flawlessly("one")
     desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
     desk.fixtures.admin.execute(FOUND_AT_STRIPE, [desk.fixtures.tenant_id])
-    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
-    if allowed == "5min":
-        monkeypatch.setattr(stripe_events, "_FINDINGS", stripe_events._FINDINGS.replace(") found\n", SLOW_FOUND))
-    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
-    monkeypatch.setattr(database, "LONG_STATEMENT_TIMEOUT", f"set local statement_timeout = '{allowed}'")
+    short = int(300 * overload())
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW.format(seconds=short / 500)))
+    if allowed:
+        slow_found = SLOW_FOUND.format(seconds=short / 500)
+        monkeypatch.setattr(stripe_events, "_FINDINGS", stripe_events._FINDINGS.replace(") found\n", slow_found))
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", short)
+    monkeypatch.setattr(
+        database, "LONG_STATEMENT_TIMEOUT", f"set local statement_timeout = '{allowed or f'{short}ms'}'"
+    )
     ran = CliRunner().invoke(worker_command, ["reconcile", "--json"])
     told = json.loads(ran.stdout)
     assert (ran.exit_code, [one["system_refund"] for one in told["settlement"]], told["orders"]) == (
@@ -425,7 +431,7 @@ def test_a_ledger_that_cannot_be_looked_at_is_no_ledger_without_faults(
 ) -> None:
     for_commands(desk, monkeypatch)
     desk.execute_flawlessly("one")
-    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW.format(seconds=0.5)))
     monkeypatch.setattr(database, "LONG_STATEMENT_TIMEOUT", "set local statement_timeout = '100ms'")
     ran = CliRunner().invoke(worker_command, ["reconcile"])
     assert ran.exit_code == 3 and "Every execution is correct." not in ran.output
