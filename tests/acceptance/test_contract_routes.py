@@ -169,7 +169,7 @@ def test_a_query_that_breaks_a_rule_is_400(served: Served, query: str) -> None:
 
 def test_the_stream_begins_with_connected_whatever_last_seen_says(served: Served) -> None:
     for last_seen in ("", "nonsense", "2026-01-01T00:00:00+00:00", "9999-99-99", "&" * 40):
-        with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
             connection.sendall(
                 f"GET {BOTH_PREFIXES[1]}/approvals/stream?tenant_id={served.tenant_id}&last_seen={last_seen} HTTP/1.1\r\n"
                 f"Host: x\r\nX-API-Key: {served.key}\r\nAccept: text/event-stream\r\n\r\n".encode()

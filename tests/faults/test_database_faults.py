@@ -28,7 +28,6 @@ from sentinel.store.safety import database_status
 from tests import mutants
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.support.asgi_client import InProcessApp
-from tests.support.busy import in_time
 from tests.support.fixtures import SECRET, Fixtures, four_keys, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import at_once, decide, scaled
 from tests.support.kept_sessions import SESSIONS
@@ -280,7 +279,7 @@ def test_a_statement_that_takes_too_long_is_a_refusal_and_leaves_nothing(fixture
     body = fresh()
     began = time.monotonic()
     assert is_closed(ask(fixtures, body))
-    assert in_time(time.monotonic() - began, 9)
+    assert time.monotonic() - began < 9 + SLACK
     assert decisions_of(fixtures.admin, body) == 0
     fixtures.admin.execute("drop trigger dawdle on sentinel.event_rows")
     assert fixtures.guard(body)["decision"] == "ALLOW"
@@ -294,7 +293,7 @@ def test_a_key_that_somebody_else_holds_is_asked_again_later_and_others_go_on(fi
         other.execute("select from sentinel.operation_states for update")
         began = time.monotonic()
         waiting, free = at_once([lambda: ask(fixtures, body), lambda: ask(fixtures, fresh())])
-        assert time.monotonic() - began > 1.5 and in_time(time.monotonic() - began, 6)
+        assert 1.5 < time.monotonic() - began < 6 + SLACK
     assert (waiting.status_code, waiting.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")  # type: ignore[union-attr]
     assert waiting.headers["Retry-After"] == "1"  # type: ignore[union-attr]
     assert free.status_code == 200  # type: ignore[union-attr]
@@ -467,4 +466,4 @@ def test_no_free_connection_is_a_refusal_within_seconds(fixtures: Fixtures) -> N
     with seated(fixtures, fixtures.url, pool_size=1), fixtures.authority.pool.connection():
         began = time.monotonic()
         assert is_closed(ask(fixtures, fresh()))
-        assert in_time(time.monotonic() - began, 5)
+        assert time.monotonic() - began < 5 + SLACK
