@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.platform.serving.process_group import die_with_parent
-from tests.support.busy import overload, patience
+from tests.support.busy import long_enough, overload
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
 
@@ -78,7 +78,7 @@ class Demo:
 
     def stop(self, number: int = signal.SIGTERM, *, within: float = 3.0) -> float:
         """Send the signal; the seconds until it ended. Fails when it takes longer or leaves anything."""
-        within = patience(within)
+        within = long_enough(within)
         began = time.monotonic()
         self.process.send_signal(number)
         try:

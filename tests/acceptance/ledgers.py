@@ -76,7 +76,7 @@ class Shop:
         out, err = (process := self.worker(*arguments, **env)).communicate(timeout=120)
         return process.returncode, out + err
 
-    def lapse(self) -> None:
+    def end_leases(self) -> None:
         """What its workers held when they were killed or stopped has lapsed, and what was put off is due."""
         with psycopg.connect(self.served.database_url, autocommit=True) as admin:
             for change in (

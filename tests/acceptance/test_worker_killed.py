@@ -59,7 +59,7 @@ def test_killed_at_every_place_nothing_is_paid_twice_and_nothing_is_forgotten(se
                 status, said = killed_at(place, 1)
             assert status == -signal.SIGKILL, (place, nth, status, said)
     for place, name, shop in shops:
-        shop.lapse()
+        shop.end_leases()
         status, said = shop.work("--once", "--json")
         assert status == 0, (place, said)
         assert shop.faults() == [], place
@@ -91,7 +91,7 @@ def test_a_worker_that_wakes_after_its_lease_cannot_act_late(served: Served, pla
         assert eventually(lambda: "T" in stat.read_text().rpartition(")")[2].split()[0], within=15), (
             "never stopped itself"
         )
-        shop.lapse()
+        shop.end_leases()
         status, said = shop.work("--once", "--json")
         assert status == 0, said
         before = shop.all("select execution_id from refunds.executions where tenant_id = %s order by 1")

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.busy import overload, patience
+from tests.support.busy import long_enough, overload
 from tests.support.fixtures import Fixtures
 from tests.support.kept_sessions import SESSIONS
 
@@ -121,7 +121,7 @@ def arrive(fixtures: Fixtures) -> None:
 
 def wait_for_arrivals(fixtures: Fixtures, number: int) -> None:
     """Wait, without coming oneself, until so many are there."""
-    until = time.monotonic() + patience(3)
+    until = time.monotonic() + long_enough(3)
     while not fixtures.one("select is_called and last_value >= %s from sentinel.arrivals", number - 1):
         assert time.monotonic() < until, "nobody came"
         time.sleep(0.002)

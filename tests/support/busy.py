@@ -25,7 +25,7 @@ def in_time(seconds: float, limit: float) -> bool:
     return seconds < limit or seconds < limit * overload()
 
 
-def patience(seconds: float) -> float:
+def long_enough(seconds: float) -> float:
     """How long to wait here for what another process does within `seconds` on a machine of its own."""
     return max(seconds * overload(), seconds + _STANDS_STILL_SECONDS)
 

@@ -26,7 +26,7 @@ from sentinel.store.embedded import (
     running,
 )
 from sentinel.store.embedded.logins import LOGINS
-from tests.support.busy import patience
+from tests.support.busy import long_enough
 
 IS_ROOT = os.geteuid() == 0
 
@@ -103,7 +103,7 @@ def try_remove(base: Path) -> bool:
 
 
 def eventually(test: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + patience(seconds)
+    deadline = time.monotonic() + long_enough(seconds)
     while not test():
         if time.monotonic() > deadline:
             return False

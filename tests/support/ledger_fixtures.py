@@ -18,7 +18,7 @@ from typing import Any
 
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
-from tests.support.busy import patience
+from tests.support.busy import long_enough
 from tests.support.kept_sessions import connect
 from tests.support.logins import program_url
 from tests.support.warm_process import WarmProcess
@@ -168,12 +168,12 @@ def looping(agent: Agent) -> Iterator[threading.Thread]:
         yield thread
     finally:
         agent.request_stop()
-        thread.join(patience(5))
+        thread.join(long_enough(5))
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
     """Until it holds; fails the test otherwise. A busy machine gets longer."""
-    deadline = time.monotonic() + patience(seconds)
+    deadline = time.monotonic() + long_enough(seconds)
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)

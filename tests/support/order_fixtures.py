@@ -23,7 +23,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
 from sentinel.store.database import ORDERS
 from tests.support.asgi_client import InProcessApp
-from tests.support.busy import patience
+from tests.support.busy import long_enough
 from tests.support.fixtures import Fixtures, unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port
@@ -84,7 +84,7 @@ class OrderFixtures:
 
     def rounds(self, seconds: float = 5.0, until: Callable[[], bool] | None = None) -> None:
         """The background's rounds, until nothing is to do or `until` holds."""
-        end = time.monotonic() + patience(seconds)
+        end = time.monotonic() + long_enough(seconds)
         while time.monotonic() < end:
             taken = self.review.background.once()
             if until() if until else not taken:
@@ -213,7 +213,7 @@ def intake_process(
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        _wait_for(port, process, patience(within))
+        _wait_for(port, process, long_enough(within))
         yield IntakeProcess(process, port)
     finally:
         process.terminate()

@@ -18,7 +18,7 @@ from typing import Any
 import urllib3
 
 from sentinel.store.database import AUTHORITY
-from tests.support.busy import overload, patience
+from tests.support.busy import long_enough, overload
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 from tests.support.warm_process import WarmProcess, run_warm
@@ -78,7 +78,7 @@ def processes_naming(needle: str) -> list[int]:
 
 def eventually(condition: Any, *, within: float, every: float = 0.05) -> Any:
     """The first true value of `condition()`; else its last value, after `within` seconds, more on a busy machine."""
-    deadline = time.monotonic() + patience(within)
+    deadline = time.monotonic() + long_enough(within)
     while True:
         value = condition()
         if value or time.monotonic() > deadline:
@@ -254,7 +254,7 @@ def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(patience(within))
+            process.wait(long_enough(within))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.busy import patience
+from tests.support.busy import long_enough
 from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, end, eventually, module
@@ -107,4 +107,4 @@ def test_ten_times_as_many_viewers_as_threads_miss_nothing_and_lock_nobody_out(f
 
         process.send_signal(signal.SIGTERM)
         assert viewers[2].answer.read().endswith(b"\n\n")
-        assert process.wait(timeout=patience(4)) == 0
+        assert process.wait(timeout=long_enough(4)) == 0

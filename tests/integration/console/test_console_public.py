@@ -17,7 +17,7 @@ from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.core.proof import is_intact, pack_hash
 from tests.integration.console.test_public_leaks import STATIC
-from tests.support.busy import patience
+from tests.support.busy import long_enough
 from tests.support.feeds import public_form
 from tests.support.kept_answers import require_kept_answers
 
@@ -88,7 +88,7 @@ def test_the_board_never_says_active_while_a_halt_covers_the_agent(
             ]
             if said == status and all(f'data-agent="refund">{status}<' in page for page in pages):
                 return time.monotonic() - began
-            assert time.monotonic() - began < patience(2), (said, status)
+            assert time.monotonic() - began < long_enough(2), (said, status)
             time.sleep(0.05)
 
     seconds_until_shown("active")

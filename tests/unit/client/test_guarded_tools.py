@@ -719,7 +719,7 @@ def test_a_look_up_of_facts_that_hangs_takes_no_thread_of_the_loop(guard: ToolGu
         try:
             while not begun.is_set():
                 await asyncio.sleep(0.01)
-            return await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 5)
+            return await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 20)
         finally:
             may_end.set()
             await call
