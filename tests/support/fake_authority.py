@@ -299,7 +299,7 @@ class FakeAuthority:
 
     def _report(self, exchange: Exchange) -> None:
         body = exchange.body or {}
-        operation = self.operations.get(body["idempotency_key"])
+        operation = self.operations.get(body.get("idempotency_key", ""))
         if operation is None or operation.start_id is None:
             exchange.problem(409, "conflict")
             return
