@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MOST_REMEMBERED = 1_000
 """How many answers one cache holds; the oldest gives way to a new one."""
@@ -41,14 +43,15 @@ class Remembered:
             try:
                 answer = ask()
             except Exception as error:
-                _keep(self._failed, key, (self._clock(), error))
+                keep_newest(self._failed, key, (self._clock(), error), MOST_REMEMBERED)
                 raise
-            _keep(self._kept, key, (asked_at, answer))
+            keep_newest(self._kept, key, (asked_at, answer), MOST_REMEMBERED)
             return answer
 
 
-def _keep(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    kept.pop(key, None)  # so that the dict is in the order in which it was asked
+def keep_newest(kept: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Put a value into a dict that holds at most `most`; the oldest gives way. The caller holds the dict's lock."""
+    kept.pop(key, None)  # a dict keeps the place of a key that is there already
     kept[key] = value
-    if len(kept) > MOST_REMEMBERED:
+    if len(kept) > most:
         del kept[next(iter(kept))]

@@ -10,6 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
+from ops_console.api.case_schemas import ApprovalPageSchema, ApprovalViewSchema, ResolvedSchema
 from ops_console.api.rendering import (
     LIMIT,
     OPERATOR,
@@ -24,7 +25,7 @@ from ops_console.api.rendering import (
     path_id,
     present,
 )
-from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, VoteSchema
+from ops_console.api.request_schemas import HandledSchema, VoteSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from ops_console.webhook_addresses import shown_to

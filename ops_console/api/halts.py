@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from ops_console.api.answer_schemas import (
+from ops_console.api.control_schemas import (
     HaltLiftedSchema,
     HaltListSchema,
     HaltSetSchema,
@@ -28,7 +28,7 @@ from ops_console.api.rendering import (
     path_id,
     present,
 )
-from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
+from ops_console.api.request_schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.halts import MOST_LIFTED, HaltRow, lift_halt, list_halts, list_lifted_too, set_halt

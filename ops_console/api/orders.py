@@ -8,7 +8,8 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
-from ops_console.api.answer_schemas import AlertPageSchema
+from ops_console.api.case_schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema
+from ops_console.api.control_schemas import AlertPageSchema
 from ops_console.api.rendering import (
     LIMIT,
     OPERATOR,
@@ -24,7 +25,7 @@ from ops_console.api.rendering import (
     next_page,
     present,
 )
-from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderVoteSchema
+from ops_console.api.request_schemas import OrderVoteSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from ops_console.read_models import order_search, order_views

@@ -6,8 +6,8 @@ import dataclasses
 
 from flask import Blueprint, Response
 
+from ops_console.api.case_schemas import PublicIdSchema
 from ops_console.api.rendering import OPERATOR, READING, json_response, present
-from ops_console.api.schemas import PublicIdSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from sentinel.authority.public_ids import look_up_public_id

@@ -9,7 +9,8 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from ops_console.api.answer_schemas import AgentStatusSchema, ProcessedSchema
+from ops_console.api.case_schemas import LedgerPageSchema
+from ops_console.api.control_schemas import AgentStatusSchema, ProcessedSchema
 from ops_console.api.rendering import (
     LIMIT,
     OPERATOR,
@@ -24,7 +25,6 @@ from ops_console.api.rendering import (
     next_page,
     present,
 )
-from ops_console.api.schemas import LedgerPageSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.process_one import most_waiting, process_one

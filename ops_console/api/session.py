@@ -9,9 +9,10 @@ from ops_console.accounts.own_account import change_own_password
 from ops_console.accounts.sessions import SignedIn
 from ops_console.accounts.sign_in import sign_out
 from ops_console.accounts.step_up import step_up
-from ops_console.api.answer_schemas import TokenListSchema, TokenMadeSchema
+from ops_console.api.case_schemas import SessionSchema
+from ops_console.api.control_schemas import TokenListSchema, TokenMadeSchema
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
-from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
+from ops_console.api.request_schemas import CreateTokenSchema, OwnPasswordSchema, SignInSchema, StepUpSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
 from ops_console.sign_in_http import set_session_cookie, sign_in_request

@@ -6,9 +6,9 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from ops_console.api.answer_schemas import SwitchChangeSchema, SwitchListSchema
+from ops_console.api.control_schemas import SwitchChangeSchema, SwitchListSchema
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, present
-from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
+from ops_console.api.request_schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.gate_reports import REFUSALS, GateState

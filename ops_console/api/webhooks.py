@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from ops_console.api.answer_schemas import (
+from ops_console.api.control_schemas import (
     DeadLetterPageSchema,
     EndpointDisabledSchema,
     EndpointListSchema,
@@ -28,7 +28,7 @@ from ops_console.api.rendering import (
     path_id,
     present,
 )
-from ops_console.api.schemas import ResendSchema
+from ops_console.api.request_schemas import ResendSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.actor import Actor

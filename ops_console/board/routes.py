@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from ops_console.api.answer_schemas import LIVE_STATUS, PublicPackSchema
+from ops_console.api.case_schemas import LiveFeedSchema
+from ops_console.api.control_schemas import LIVE_STATUS, PublicPackSchema
 from ops_console.api.rendering import LIMIT, in_query, json_response, limit
-from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
 from ops_console.board.reader import MOST_SHOWN
 from ops_console.board.stream import PATH, Stream

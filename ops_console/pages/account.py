@@ -20,7 +20,7 @@ from ops_console.accounts.totp import (
     remove_second_factor,
 )
 from ops_console.api.rendering import path_id
-from ops_console.api.schemas import CreateTokenSchema
+from ops_console.api.request_schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_set_up_second_factor

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
-from ops_console.pages import ledger_filter, shell
+from ops_console.pages import shell
 from ops_console.pages.approval_facts import facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
@@ -63,7 +63,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.get("/approvals/batch")
     def approvals_batch() -> Response:
         actor().must_be("approver")
-        queue = ledger_filter.address(ADDRESS, kept_filter())
+        queue = shell.address(ADDRESS, kept_filter())
         try:
             ids = _ids(request.args.getlist("id"))
         except InvalidInput as error:
@@ -76,7 +76,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         person = actor()
         person.must_be("approver")
-        lines, kept = _lines(), ledger_filter.address("", kept_filter())
+        lines, kept = _lines(), shell.address("", kept_filter())
         try:
             reason, reference = _checked(context, lines)
         except SentinelError as error:
@@ -99,7 +99,7 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
-        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, kept=ledger_filter.address("", kept_filter()),
+        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, kept=shell.address("", kept_filter()),
         lines=[
             (one, one.cannot_vote_reason(person), one.choices(person), facts_of(shown, accounts=True), change_text(shown) if one.row.change else None)
             for one in questions

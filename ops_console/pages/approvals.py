@@ -20,7 +20,7 @@ from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
-from ops_console.pages import ledger_filter, shell
+from ops_console.pages import shell
 from ops_console.pages.approval_facts import READABLE, facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
@@ -81,7 +81,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return shell.unchanged()
-        kept = ledger_filter.address("", kept_filter())
+        kept = shell.address("", kept_filter())
         return shell.fragment("approvals_changed.html", pending=found.pending, is_all=found.is_all, kept=kept)
 
     @pages.get("/approvals/<approval_id>")
@@ -95,7 +95,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         question = approval_detail(context, actor(), path_id(approval_id, "approval"))
         if request.args.get("seen") == seen(question):
             return shell.unchanged()
-        kept = ledger_filter.address("", kept_filter())
+        kept = shell.address("", kept_filter())
         return shell.fragment(
             "approval_changed.html", question=question, row=question.row, about=question.about, kept=kept
         )
@@ -107,7 +107,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _give(context, approval_id), again=lambda told: _card(context, approval_id, told),
-            then=ledger_filter.address(f"{ADDRESS}/{path_id(approval_id, 'approval')}", kept_filter()),
+            then=shell.address(f"{ADDRESS}/{path_id(approval_id, 'approval')}", kept_filter()),
         )  # fmt: skip
 
     @pages.post("/approvals/<approval_id>/collect")
@@ -146,9 +146,9 @@ def _queue(context: ConsoleContext) -> Response:
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, agent=agent, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
         looked_at=(approval_queue.MOST_LOOKED if for_reader else approval_queue.MOST_DECIDED) if looked_to else None,
-        more=_more(rows, looked_to, status, asked), asked=asked, kept=ledger_filter.address("", asked),
+        more=_more(rows, looked_to, status, asked), asked=asked, kept=shell.address("", asked),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context),
-        standing=ledger_filter.address(f"{ADDRESS}/standing", asked, seen=seen_now),
+        standing=shell.address(f"{ADDRESS}/standing", asked, seen=seen_now),
     )  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal 
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
         **({} if question.is_open else _next(context, person, kept)),
-        "kept": ledger_filter.address("", kept), "state": ledger_filter.address(f"{ADDRESS}/{row.approval_id}/state", kept, seen=seen(question)),
+        "kept": shell.address("", kept), "state": shell.address(f"{ADDRESS}/{row.approval_id}/state", kept, seen=seen(question)),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),
     }  # fmt: skip
     return shell.page(
@@ -316,7 +316,7 @@ def _next(context: ConsoleContext, person: Actor, kept: dict[str, str]) -> dict[
     looked_at = approval_queue.MOST_LOOKED if looked_to else None
     return {
         "next_looked_for": True, "following": rows[0] if rows else None, "looked_at": looked_at,
-        "is_narrowed": bool(kept.keys() - {"for"}), "further": ledger_filter.address(ADDRESS, {**kept, "for": "me"}),
+        "is_narrowed": bool(kept.keys() - {"for"}), "further": shell.address(ADDRESS, {**kept, "for": "me"}),
     }  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from datetime import datetime
 from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import path_id
-from ops_console.api.schemas import LiftHaltSchema, SetHaltSchema
+from ops_console.api.request_schemas import LiftHaltSchema, SetHaltSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
-from ops_console.remembered import Remembered
+from ops_console.remembered import Remembered, keep_newest
 from sentinel.authority.halts import (
     EFFECTS_AFTER_HALT,
     HaltRow,
@@ -94,9 +94,7 @@ class _Page:
         found = self._soon.get(key, lambda: last_effect(self._context.pool, tenant_id, halt))
         if found.is_final:
             with self._final_lock:
-                self._final[key] = found
-                if len(self._final) > MOST_FINAL:
-                    del self._final[next(iter(self._final))]
+                keep_newest(self._final, key, found, MOST_FINAL)
         return found
 
 

@@ -9,7 +9,7 @@ import uuid
 from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import choice, path_id
-from ops_console.api.schemas import ResolveInDoubtSchema
+from ops_console.api.request_schemas import ResolveInDoubtSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell

@@ -68,7 +68,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.post("/ledger")
     @shell.shows(lambda told: _list(context, told))
     def ledger_process_one() -> Response:
-        then = ledger_filter.address(ADDRESS, ledger_filter.given())
+        then = shell.address(ADDRESS, ledger_filter.given())
         return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=then)
 
     @pages.get("/ledger/<given_id:ledger_entry_id>")
@@ -84,7 +84,7 @@ def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
         told = shell.refused(error)
         values = _values(context, asked, LedgerPart([]))
     fault = refused or told
-    live = ledger_filter.address(LIVE, asked) if values["is_first"] and not fault else None
+    live = shell.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
         context, "ledger.html", title="Ledger", refused=refused, told=told, live=live,
         reasons=REASONS, decisions=OUTCOMES, request_id=new_id(), **values,
@@ -107,8 +107,8 @@ def _values(
     return {
         "operations_looked_at": None if is_all else MOST_OPERATIONS, "searching": end is not None and not is_full,
         "asked": asked, "rows": found.entries[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
-        "older": ledger_filter.address(ADDRESS, asked, cursor=cursor_out(*end)) if end else None, "is_first": "cursor" not in request.args,
-        "newest": ledger_filter.address(ADDRESS, asked),
+        "older": shell.address(ADDRESS, asked, cursor=cursor_out(*end)) if end else None, "is_first": "cursor" not in request.args,
+        "newest": shell.address(ADDRESS, asked),
     }  # fmt: skip
 
 

@@ -1,9 +1,8 @@
-"""The ledger page's filter: parsing and checking its fields in the query string, and building addresses with them."""
+"""The ledger page's filter: parsing and checking its fields in the query string."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from urllib.parse import urlencode
 
 from flask import request
 
@@ -40,12 +39,6 @@ def read_filter(asked: dict[str, str]) -> LedgerFilter:
         decision=asked.get("decision"), reason_code=asked.get("reason"), least_minor=least, most_minor=most, since=since,
         until=until, prefix=asked.get("q"),
     )  # fmt: skip
-
-
-def address(base: str, asked: dict[str, str], **more: str) -> str:
-    """Return the page's address with this filter and `more` parameters."""
-    query = urlencode({**asked, **more})
-    return f"{base}?{query}" if query else base
 
 
 def _one_of(asked: dict[str, str], name: str, allowed: tuple[str, ...], faults: dict[str, str]) -> None:

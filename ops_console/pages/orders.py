@@ -13,11 +13,11 @@ from flask import Blueprint, Response, request, url_for
 from ops_console import metrics
 from ops_console.api.orders import checked_order_name, offers
 from ops_console.api.rendering import cursor_out, id_cursor_in
-from ops_console.api.schemas import OrderVoteSchema
+from ops_console.api.request_schemas import OrderVoteSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
-from ops_console.pages import ledger_filter, shell
+from ops_console.pages import shell
 from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.ledger_timeline import reason_in_words
 from ops_console.pages.order_timeline import timeline, way_of
@@ -75,7 +75,7 @@ def _list(context: ConsoleContext) -> Response:
     except InvalidInput as error:
         told = shell.refused(error)
         values = _values(context, asked, [])
-    live = ledger_filter.address(LIVE, asked) if values["is_first"] and not told else None
+    live = shell.address(LIVE, asked) if values["is_first"] and not told else None
     return shell.page(
         context, "orders.html", title="Orders", told=told, live=live,
         statuses=STATUSES, **values,
@@ -103,8 +103,8 @@ def _values(context: ConsoleContext, asked: dict[str, str], found: list[Any]) ->
     is_first = "cursor" not in request.args
     return {
         "asked": asked, "rows": found[:PAGE], "is_first": is_first, "lanes": order_views.LANES, "words": reason_in_words,
-        "older": ledger_filter.address(ADDRESS, asked, **cursor) if last else None, "now": database_time(context.pool), "soon": _SOON,
-        "newest": ledger_filter.address(ADDRESS, asked), **(_overview(context) if is_first and not asked else {}),
+        "older": shell.address(ADDRESS, asked, **cursor) if last else None, "now": database_time(context.pool), "soon": _SOON,
+        "newest": shell.address(ADDRESS, asked), **(_overview(context) if is_first and not asked else {}),
     }  # fmt: skip
 
 

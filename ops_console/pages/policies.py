@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flask import Blueprint, Response, request
 
-from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
+from ops_console.api.request_schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell

@@ -196,13 +196,18 @@ def flash_message(context: ConsoleContext, text: str, kind: str) -> None:
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 
 
+def address(base: str, asked: Mapping[str, str], **more: str) -> str:
+    """Return a page's address with this filter and `more` parameters."""
+    query = urlencode({**asked, **more})
+    return f"{base}?{query}" if query else base
+
+
 def kept_query(*names: str) -> str:
     """Return these fields of the query string as the end of an address, without blank ones; "" if none is left.
 
     With it, an action on one row of a list leads back to the list as the person had it.
     """
-    given = {name: text for name in names if (text := request.args.get(name, "").strip())}
-    return f"?{urlencode(given)}" if given else ""
+    return address("", {name: text for name in names if (text := request.args.get(name, "").strip())})
 
 
 def back_to(address: str) -> Response:

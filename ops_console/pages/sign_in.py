@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from flask import Blueprint, Response, request
 
 from ops_console.accounts.sign_in import sign_out
-from ops_console.api.schemas import SignInSchema
+from ops_console.api.request_schemas import SignInSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import check_origin, cookie_name, set_cookie
 from ops_console.pages import shell

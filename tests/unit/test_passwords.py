@@ -10,7 +10,7 @@ from marshmallow import ValidationError
 
 from ops_console.accounts import passwords
 from ops_console.accounts.passwords import EASY, hash_password, is_right, make_password
-from ops_console.api.schemas import SignInSchema
+from ops_console.api.request_schemas import SignInSchema
 from sentinel.core.errors import InvalidInput
 
 COMMON = (

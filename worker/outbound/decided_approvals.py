@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from sentinel.client.answers import ApprovalDecision
-
-_PAGE = 64
-"""Decisions per request. Each is up to 10 KB, because its reason may have 2,000 characters, and the client refuses an
-answer of more than 1 MiB."""
+from sentinel.client.calls import MOST_DECISIONS
 
 
 def decided_pages(
@@ -20,9 +17,9 @@ def decided_pages(
     `fetch` is `Client.approvals_since`; what it raises goes through.
     """
     while since is not None:
-        page = fetch(since, _PAGE)
+        page = fetch(since, MOST_DECISIONS)
         if page:
             yield page
         # A full page whose last decision is no later than `since` would be fetched again for ever.
-        more = len(page) >= _PAGE and page[-1].decided_at > since
+        more = len(page) >= MOST_DECISIONS and page[-1].decided_at > since
         since = page[-1].decided_at if more else None

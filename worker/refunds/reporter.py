@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import cast
 
-from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, ReportReceipt, Unreachable
+from sentinel.client import Client, GuardAnswer, GuardQuestion, Outcome, Rejected, ReportReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
 from worker.outbound.report_answers import is_refused_for_good
 from worker.refunds.concurrency import WorkerPool
@@ -65,7 +66,7 @@ class Reporter:
 
     def _send(self, reports: Sequence[Report]) -> Sequence[Failure | None]:
         self._failpoints.hit(Failpoint.BEFORE_REPORT)
-        found = self._client.report_many([report.body for report in reports])
+        found = self._client.report_many([cast(Outcome, report.payload) for report in reports])
         self._failpoints.hit(Failpoint.AFTER_REPORT)
         return [self._failure(report, one) for report, one in zip(reports, found, strict=True)]
 

@@ -351,22 +351,17 @@ def report_body(
 
 
 class Report(Struct, frozen=True):
-    """One report to the authority, the same at every try. `payload` is JSON text, or, where it was written just now, the object itself."""
+    """One report to the authority, from the outbox; the same at every try."""
 
     outbox_id: uuid.UUID
     ledger_entry_id: str
-    payload: str | Mapping[str, Any]
+    payload: Mapping[str, Any]
     attempts: int
 
     @classmethod
     def just_written(cls, row: LedgerRow, report_id: uuid.UUID, body: Mapping[str, Any]) -> Report:
         """A report that was written into the outbox just now, to be sent at once."""
         return cls(report_id, row.ledger_entry_id, body, 1)
-
-    @property
-    def body(self) -> Any:
-        """What is sent."""
-        return orjson.loads(self.payload) if isinstance(self.payload, str) else self.payload
 
 
 class ParkedReport(Struct, frozen=True):

@@ -367,7 +367,7 @@ with due as materialized (
 update refunds.outbox o set attempts = o.attempts + 1,
   next_attempt_at = clock_timestamp() + make_interval(secs => %(retry_seconds)s)
 from due where o.tenant_id = due.tenant_id and o.outbox_id = due.outbox_id
-returning o.outbox_id, o.ledger_entry_id, o.payload::text as payload, o.attempts
+returning o.outbox_id, o.ledger_entry_id, o.payload, o.attempts
 """
 
 ACKNOWLEDGE_REPORTS = """

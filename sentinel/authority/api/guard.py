@@ -387,13 +387,12 @@ class DecisionTally:
         self._policies = policies
         self._counts: dict[tuple[str, str, str], int] = {}
         self._seconds: list[float] = []
-        self._lines: list[dict[str, Any]] = []
         self._events: dict[str, list[dict[str, Any]]] = {}
+        self._is_called = False
 
     def add(self, operation: Operation, recorded: Recorded, seconds: float, request_id: str) -> None:
         """Add one answer, given `seconds` after its request arrived. Call it on the running event loop."""
-        if not self._seconds:
-            asyncio.get_running_loop().call_soon(self._write)
+        self._write_soon()
         self._seconds.append(seconds)
         if recorded.result in ("replayed", "not_executed"):
             metrics.REPLAYS.inc()
@@ -401,28 +400,28 @@ class DecisionTally:
         name = self._policies.library.name_of(operation.action) if recorded.policy_id != NO_POLICY else None
         series = name or "other", recorded.decision, recorded.reason_code
         self._counts[series] = self._counts.get(series, 0) + 1
-        self._lines.append({
-            "operation_id": recorded.operation_id, "decision": recorded.decision, "reason_code": recorded.reason_code,
-            "policy_version": recorded.policy_version, "request_id": request_id,
-        })  # fmt: skip
+        self.log_soon(
+            "decision", operation_id=recorded.operation_id, decision=recorded.decision, reason_code=recorded.reason_code,
+            policy_version=recorded.policy_version, request_id=request_id,
+        )  # fmt: skip
 
     def log_soon(self, event: str, **fields: Any) -> None:
         """Log an event at level info, soon. Call it on the running event loop."""
-        if not self._events:
-            asyncio.get_running_loop().call_soon(self._write_events)
+        self._write_soon()
         self._events.setdefault(event, []).append(fields)
 
-    def _write_events(self) -> None:
-        events, self._events = self._events, {}
-        for event, rows in events.items():
-            write_events(event, rows)
+    def _write_soon(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
+        self._is_called = False
         counts, self._counts = self._counts, {}
-        lines, self._lines = self._lines, []
+        events, self._events = self._events, {}
         seconds, self._seconds = self._seconds, []
         metrics.GUARD_SECONDS.observe_all(seconds)
         for series, count in counts.items():
             _counter(*series).inc(count)
-        if lines:
-            write_events("decision", lines)
+        for event, rows in events.items():
+            write_events(event, rows)

@@ -17,6 +17,7 @@ MONEY = {
 }
 
 MOST_IN_BATCH = 64
+_VERDICTS = [verdict.value for verdict in Verdict]
 
 REPORTED = {"description": "Any JSON; the report is never refused because of it. Only its digest is stored."}
 
@@ -107,7 +108,7 @@ class CheckReportRequestSchema(_Bound):
     )
     request_id = Identifier(most=128, required=True)
     status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
-    decision = fields.String(validate=OneOf([verdict.value for verdict in Verdict]))
+    decision = fields.String(validate=OneOf(_VERDICTS))
     policy_id = Identifier(most=128)
     result = fields.Raw(metadata=REPORTED)
 
@@ -193,7 +194,7 @@ class ReportReceiptSchema(Schema):
 class CheckAnswerSchema(Schema):
     """What would be decided now."""
 
-    decision = fields.String(required=True, validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
+    decision = fields.String(required=True, validate=OneOf(_VERDICTS))
     reason = fields.String(required=True)
     reason_code = fields.String(required=True)
     policy_id = fields.String(required=True)

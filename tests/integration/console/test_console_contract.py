@@ -9,7 +9,18 @@ from unittest.mock import MagicMock
 import pytest
 
 from ops_console.accounts.operator_tokens import TokenListing
-from ops_console.api.answer_schemas import (
+from ops_console.api.case_schemas import (
+    AlertViewSchema,
+    AnalystDecisionSchema,
+    EarlierVoteSchema,
+    LaneEventSchema,
+    LedgerEntrySchema,
+    OrderViewSchema,
+    QueueFiguresSchema,
+    ShopEffectSchema,
+    VoteViewSchema,
+)
+from ops_console.api.control_schemas import (
     DeadLetterViewSchema,
     EndpointViewSchema,
     GateViewSchema,
@@ -22,17 +33,6 @@ from ops_console.api.answer_schemas import (
 from ops_console.api.halts import halt_view, in_doubt_view
 from ops_console.api.orders import order_view
 from ops_console.api.refunds import entry_view
-from ops_console.api.schemas import (
-    AlertViewSchema,
-    AnalystDecisionSchema,
-    EarlierVoteSchema,
-    LaneEventSchema,
-    LedgerEntrySchema,
-    OrderViewSchema,
-    QueueFiguresSchema,
-    ShopEffectSchema,
-    VoteViewSchema,
-)
 from ops_console.api.switches import gate_view, switch_view
 from ops_console.api.webhooks import dead_letter_view, endpoint_view
 from ops_console.audience import Audience

@@ -79,16 +79,16 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_decision(orders: OrderFixtu
     assert orders.fixtures.broken_invariants() == []
 
 
-def asked_about(orders: OrderFixtures) -> None:
-    """The order o-1's refund is filed, and its row waits for an approval; no vote is carried yet."""
-    orders.deliver(order_body("o-1", "medium"))
+def asked_about(orders: OrderFixtures, **over: Any) -> str:
+    """The state of the row of the order o-1's refund, which is filed and asked about; no vote is carried yet."""
+    orders.deliver(order_body("o-1", "medium", **over))
     assert say(orders, "o-1", "refund") == "refund"
     asking = worker_process(
         ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
         SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
     )  # fmt: skip
-    asking.communicate(timeout=60)
-    assert rows(orders)[0][1] == "APPROVAL_REQUIRED"
+    asking.communicate(timeout=120)
+    return str(rows(orders)[0][1])
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["another refund", "the same refund under another key"])
@@ -96,7 +96,7 @@ def test_an_analysts_vote_is_carried_to_the_approval_of_the_filed_refund_alone(
     orders: OrderFixtures, alike: bool
 ) -> None:
     """Which one its row names is written by the worker."""
-    asked_about(orders)
+    assert asked_about(orders) == "APPROVAL_REQUIRED"
     resource = {"resource": "refund/order:demo:o-1"} if alike else {}
     escalated = {"correlation_id": "c", "escalation": "analyst_refund"}
     other = orders.fixtures.guard(guard_body(value="42.50", evidence_context=escalated, **resource))["approval_id"]
@@ -131,7 +131,7 @@ def test_a_limit_of_the_account_keeps_no_decision_from_its_refund(
 
 def test_a_limit_over_all_accounts_is_decided_by_somebody_who_sees_it(orders: OrderFixtures) -> None:
     """No order shows it."""
-    asked_about(orders)
+    assert asked_about(orders) == "APPROVAL_REQUIRED"
     orders.fixtures.admin.execute("set session_replication_role = replica")
     orders.fixtures.admin.execute(
         "update sentinel.approvals set reasons = reasons || 'total_exceeded'::text where action = 'refund.create'"
@@ -198,14 +198,7 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
 
 def test_an_order_that_somebody_decides_on_is_tracked_in_the_next_round(orders: OrderFixtures) -> None:
     """The finding: its refund was locked, and then its review waited for, which the other one held: a deadlock."""
-    orders.deliver(order_body("o-1", "medium", amount={"value": "90.00", "currency": "CHF"}))
-    assert say(orders, "o-1", "refund") == "refund"
-    denied = worker_process(
-        ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
-        SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
-    )  # fmt: skip
-    denied.communicate(timeout=120)
-    assert rows(orders)[0][1] == "DENIED"
+    assert asked_about(orders, amount={"value": "90.00", "currency": "CHF"}) == "DENIED"
     track = "select orders.track_filed_refunds(%s, 10, array[gen_random_uuid(), gen_random_uuid()])"
     with (
         psycopg.connect(orders.fixtures.url) as deciding,

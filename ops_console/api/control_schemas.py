@@ -1,6 +1,6 @@
-"""Schemas of answers about halts, doubts, switches, webhooks, alerts, tokens and the board (marshmallow).
+"""Schemas of answers about what controls agents and tells others: halts, doubts, switches, webhooks, alerts, tokens, the board.
 
-The OpenAPI document is made from these and `schemas.py`; no answer is checked against them but in tests.
+The OpenAPI document is made from these; no answer is checked against them but in tests.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import OneOf
 
-from ops_console.api.schemas import AlertViewSchema, MoneySchema
+from ops_console.api.case_schemas import AlertViewSchema, MoneySchema
+from sentinel.authority.halts import LEVELS, SCOPES
 
-_SCOPES, _LEVELS = ("global", "tenant", "agent", "action", "scenario", "agent_action"), ("pause", "kill")
 _LIVE = ("halted", "degraded", "active", "idle")
 
 
@@ -18,9 +18,9 @@ class HaltViewSchema(Schema):
     """A halt; `target` is left out for the scopes global and tenant, `lifted_by` and `lifted_at` while it is in force."""
 
     halt_id = fields.UUID(required=True)
-    scope = fields.String(required=True, validate=OneOf(_SCOPES))
+    scope = fields.String(required=True, validate=OneOf(SCOPES))
     target = fields.String()
-    level = fields.String(required=True, validate=OneOf(_LEVELS))
+    level = fields.String(required=True, validate=OneOf(LEVELS))
     reason = fields.String(required=True)
     set_by = fields.String(required=True)
     set_at = fields.DateTime(required=True)
