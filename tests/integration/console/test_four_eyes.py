@@ -10,12 +10,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from ops_console.accounts import sessions, sign_in
 from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
 from sentinel.authority.protected_changes import CONFIRM, DEACTIVATE, END_ACCESS, REACTIVATE, SET_ROLE
+from sentinel.cli import operators
 from sentinel.core.errors import EngineUnavailable, Forbidden
 from tests import mutants
 from tests.integration.console.conftest import Caller
@@ -256,12 +258,8 @@ def made_operator(fixtures: Any, browser: Any, how: str) -> str:
         assert browser.submit("/ops/operators", **form).status_code == 200
         return "eve@demo.local"
     if how == "command line":
-        from click.testing import CliRunner
-
-        from sentinel.cli.operators import group
-
         env = {"SENTINEL_DATABASE_URL": fixtures.url}
-        made = CliRunner().invoke(group, ["create", "eve@demo.local", "--role", "admin", "--json"], env=env)
+        made = CliRunner().invoke(operators.group, ["create", "eve@demo.local", "--role", "admin", "--json"], env=env)
         fixtures.sql(
             "update sentinel.operators set password_hash = %s where email = 'eve@demo.local'",
             hash_password(NEW_PASSWORD),
@@ -476,6 +474,28 @@ def test_an_account_of_her_making_does_not_approve_what_her_key_asks(fixtures: A
     asked = fixtures.guard("200.00", caller_of(fixtures, key_id)).approval_id
     assert eve.approve(asked).status_code == 403
     assert fixtures.sign_in("bea@demo.local", app).approve(asked).json["result"] == "approved", "the second did not ask"
+
+
+def test_who_approves_that_another_is_shown_a_new_password_of_theirs_is_no_second_person(fixtures: Any) -> None:
+    """Where there are two administrators, nobody else could have approved it, and nobody else can confirm the account."""
+    app = fixtures.app()
+    ada, bea = two_admins(fixtures, app)
+    ((account,),) = fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")
+    agreed(fixtures, ada, ada.submit(f"/ops/operators/{account}/password", password=NEW_PASSWORD), bea)
+    fixtures.sql(
+        "update sentinel.operators set password_one_time = false, password_hash = %s where operator_id = %s",
+        fixtures.password_hash,
+        account,
+    )
+    asked = fixtures.approval("600.00")
+    assert fixtures.sign_in("ada@demo.local", app).approve(asked).json["result"] == "recorded"
+    assert fixtures.sign_in("bea@demo.local", app).approve(asked).status_code == 403
+    assert ada.submit(f"/ops/operators/{account}/confirm").status_code == 403
+    done = CliRunner().invoke(
+        operators.group, ["confirm", "bea@demo.local"], env={"SENTINEL_DATABASE_URL": fixtures.url}
+    )
+    assert done.exit_code == 0, done.output
+    assert fixtures.sign_in("bea@demo.local", app).approve(asked).json["result"] == "approved"
 
 
 def test_a_sole_administrator_needs_no_second(fixtures: Any) -> None:

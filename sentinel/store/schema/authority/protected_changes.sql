@@ -132,9 +132,11 @@ begin
       when 'operator.end_access' then 'access_ended' when 'operator.confirm' then 'confirmed'
       when 'operator.end_sessions' then 'access_ended' end,                  -- the name that an older console sends
     coalesce(p ->> 'role', given ->> 'password_hash'), p ->> 'seen', by_id, who, event);
-  -- A change that two administrators made, and that gave neither of them a secret, does not change who controls the account.
-  if agreed and said = 'done' and not sentinel.makes_secret(act) then
-    update sentinel.operators set changed_by = hands where tenant_id = tenant and operator_id = person;
+  -- A change that two administrators made, and that gave neither of them a secret, does not change who controls the account. A password that
+  -- the requester was shown gives the requester control, also where the account's owner alone approved it and there is no third.
+  if agreed and said = 'done' then
+    update sentinel.operators set changed_by = case when sentinel.makes_secret(act) then by_id else hands end
+    where tenant_id = tenant and operator_id = person;
   end if;
   return said;
 end $$;
