@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from sentinel.authority.reasons import trouble_text
 from sentinel.core.customer_text import is_stacked
 from sentinel.core.money import DIGITS, major_text
+from sentinel.core.wording import counted
 from sentinel.platform.outbound.failures import failure_text
 
 _MOST_SHOWN = 2000
@@ -137,7 +138,7 @@ FILTERS = {
     "short": short,
 }
 FUNCTIONS = {
-    "money": money, "wire_money": wire_money,
+    "counted": counted, "money": money, "wire_money": wire_money,
     # For scripts that format money as `wire_money` does: the currencies whose number of decimal digits is not 2.
     "other_digits": json.dumps({currency: digits for currency, digits in DIGITS.items() if digits != 2}),
 }  # fmt: skip
