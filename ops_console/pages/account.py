@@ -256,7 +256,7 @@ def _make_token(context: ConsoleContext) -> Response:
     except SentinelError as error:
         return _page(context, shell.refused(error), "tokens")
     return shell.page(context, "shown_once.html", title="Token created", secret=issued.token, what="token",
-                      about=f"It ends in {given['expires_days']} days and can do what you can", back=ADDRESS)  # fmt: skip
+                      about=f"It ends in {counted(given['expires_days'], 'day')} and can do what you can", back=ADDRESS)  # fmt: skip
 
 
 def _revoke(context: ConsoleContext, token_id: str) -> str:

@@ -33,7 +33,7 @@ def visible(value: object) -> Markup:
     """Return foreign text for a page: escaped, cut to 2000 characters, invisible and direction-changing ones as code points."""
     text = str(value)
     shown = whole(text[:_MOST_SHOWN])
-    return shown + _odd("…", f"{len(text) - _MOST_SHOWN} more characters") if len(text) > _MOST_SHOWN else shown
+    return shown + _odd("…", counted(len(text) - _MOST_SHOWN, "more character")) if len(text) > _MOST_SHOWN else shown
 
 
 def whole(text: str) -> Markup:
@@ -43,7 +43,7 @@ def whole(text: str) -> Markup:
 
 def _shown(part: str) -> Markup:
     if _PADDING.fullmatch(part):
-        return _odd("·" * min(len(part), 20), f"{len(part)} spaces")
+        return _odd("·" * min(len(part), 20), counted(len(part), "space"))
     if part.isascii() and part.isprintable():
         # The fast path for text without odd characters, which nearly all text is; a page has hundreds.
         return escape(part)

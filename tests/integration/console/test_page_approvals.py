@@ -131,7 +131,7 @@ def test_a_filter_of_the_queue_is_kept_by_cards_by_what_is_next_and_by_batches(f
     assert f'action="/ops/approvals/batch{shown}#refused"' in page(f"/ops/approvals/batch{kept}&id={second}")
     fields = {"id": str(second), "digest": digest_of(ann, second), "verdict": "reject", "reason": "no"}
     results = ann.submit(f"/ops/approvals/batch{kept}", **fields)
-    assert "1 of 1 decisions were recorded" in results.text
+    assert "1 of 1 decision was recorded" in results.text
     assert f'<a href="/ops/approvals{shown}">Approvals</a>' in results.text
     assert "Nothing else that your filter selects is pending" in page(f"/ops/approvals/{second}{kept}")
     assert f'Next in the queue: <a href="/ops/approvals/{fraud}">' in page(f"/ops/approvals/{second}")

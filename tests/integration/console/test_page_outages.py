@@ -103,7 +103,7 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     monkeypatch.setattr(approval_batch, "cast_vote", away)
     answer = ann.submit("/ops/approvals/batch", id=str(approval_id), **vote, reference="")
     assert "It is not known whether your request was executed" in answer.text
-    assert "0 of 1 decisions were recorded; for 1 this is not known." in answer.text
+    assert "0 of 1 decision was recorded; for 1 this is not known." in answer.text
     assert ">refused<" not in answer.text
     assert "10.0.0.9" not in answer.text
 
