@@ -232,6 +232,19 @@ def test_what_was_selected_beyond_a_batch_is_kept_and_comes_after_it(
     assert "more that you selected" not in last
 
 
+def test_a_batch_of_which_nothing_can_be_decided_has_no_form_to_fill_in(fixtures: Any) -> None:
+    """The finding: where others had decided all of it meanwhile, a reason could be written and was lost when it was sent."""
+    first, second = fixtures.approval("200.00"), fixtures.approval("210.00")
+    ann, bob, nothing = fixtures.browser("ann"), fixtures.browser("bob"), "You can decide none of these now."
+    address = f"/ops/approvals/batch?id={first}&id={second}"
+    say(bob, first, "reject")
+    page = ann.get(address).text
+    assert "<button>Decide these</button>" in page and nothing not in page
+    say(bob, second, "reject")
+    page = ann.get(address).text
+    assert "<button>Decide these</button>" not in page and nothing in page and 'name="reason"' not in page
+
+
 def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(fixtures: Any) -> None:
     ann, vic = fixtures.browser("ann", proved=True), fixtures.browser("vic", "viewer")
     many = "&".join(f"id={uuid.uuid4()}" for _ in range(51))
