@@ -30,7 +30,6 @@ from ops_console.pages.step_up import needs_proof, prove
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.core.wording import counted
 from sentinel.platform.http.bodies import StrictSchema, Text, load
-from sentinel.store.ids import new_id
 from sentinel.store.queries import database_time
 
 ADDRESS = "/ops/account"
@@ -169,7 +168,7 @@ def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about:
         sessions=list_sessions(
             context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
         ),
-        token_id=new_id(),
+        token_id=shell.form_id("token_id", told),
         tokens=[*usable[:MOST_TOKENS], *over[:MOST_TOKENS]], left_out=max(len(usable), len(over)) > MOST_TOKENS, most=MOST_TOKENS,
         now=now,
     )  # fmt: skip
@@ -256,7 +255,7 @@ def _make_token(context: ConsoleContext) -> Response:
     except SentinelError as error:
         return _page(context, shell.refused(error), "tokens")
     return shell.page(context, "shown_once.html", title="Token created", secret=issued.token, what="token",
-                      about=f"It ends in {given['expires_days']} days and can do what you can", back=ADDRESS)  # fmt: skip
+                      about=f"It ends in {counted(given['expires_days'], 'day')} and can do what you can", back=ADDRESS)  # fmt: skip
 
 
 def _revoke(context: ConsoleContext, token_id: str) -> str:

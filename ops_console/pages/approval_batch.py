@@ -1,12 +1,14 @@
 """Votes on several selected approvals at once, each with its own vote, under one reason.
 
-There is no "approve all": every line shows its approval, has its own vote and digest, and is resolved on its own.
+There is no "approve all": every line shows its approval, has its own vote and digest, and is resolved on its own. Of more
+than a page of them the rest is kept, and comes after those that are listed.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
@@ -22,7 +24,7 @@ from ops_console.pages.approval_votes import (
     approval_detail,
     cast_vote,
 )
-from ops_console.pages.approvals import ADDRESS, RISKS, kept_filter
+from ops_console.pages.approvals import ADDRESS, MOST_TOGETHER, PAGE, RISKS, kept_filter
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import Actor
 from sentinel.authority.protected_changes import change_text
@@ -30,9 +32,6 @@ from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.core.operation import check_identifier, check_text
 from sentinel.store.ids import uuid_or_none
-
-MOST = 20
-"""How many approvals a batch may have: as many as a person can still look at one by one on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,10 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         actor().must_be("approver")
         queue = shell.address(ADDRESS, kept_filter())
         try:
-            ids = _ids(request.args.getlist("id"))
+            ids = _ids(request.args.getlist("id"), PAGE)
         except InvalidInput as error:
             return shell.not_possible(context, error, queue)
-        return _list(context, ids) if ids else shell.back_to(queue)
+        return _list(context, ids[:MOST_TOGETHER], ids[MOST_TOGETHER:]) if ids else shell.back_to(queue)
 
     @pages.post("/approvals/batch")
     @shell.shows(lambda told: _listed_again(context, told))
@@ -76,30 +75,33 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         person = actor()
         person.must_be("approver")
-        lines, kept = _lines(), shell.address("", kept_filter())
+        lines, later, kept = _lines(), _later(), shell.address("", kept_filter())
         try:
             reason, reference = _checked(context, lines)
         except SentinelError as error:
-            return _list(context, [line.approval_id for line in lines], shell.refused(error))
+            return _list(context, [line.approval_id for line in lines], later, shell.refused(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
             context, "approval_batch_done.html", title="Results", results=results, choices=CHOICES, kept=kept,
-            left_out=sum(not line.verdict for line in lines),
+            left_out=sum(not line.verdict for line in lines), later=later, later_address=_address(later),
         )  # fmt: skip
 
 
 def _listed_again(context: ConsoleContext, told: shell.FormRefusal) -> Response:
     actor().must_be("approver")
-    return _list(context, [line.approval_id for line in _lines()], told)
+    return _list(context, [line.approval_id for line in _lines()], _later(), told)
 
 
-def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefusal | None = None) -> Response:
+def _list(
+    context: ConsoleContext, ids: list[uuid.UUID], later: list[uuid.UUID], refused: shell.FormRefusal | None = None
+) -> Response:
     person = actor()
     questions = [approval_detail(context, person, approval_id) for approval_id in ids]
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, kept=shell.address("", kept_filter()),
+        later=later, later_address=_address(later), most_together=MOST_TOGETHER,
         lines=[
             (one, one.cannot_vote_reason(person), one.choices(person), facts_of(shown, accounts=True), change_text(shown) if one.row.change else None)
             for one in questions
@@ -108,13 +110,23 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
     )  # fmt: skip
 
 
-def _ids(texts: list[str]) -> list[uuid.UUID]:
+def _ids(texts: list[str], most: int) -> list[uuid.UUID]:
     found = [uuid_or_none(text) for text in texts]
-    if len(found) > MOST:
-        raise InvalidInput.of("id", f"select at most {MOST}, so that each can be reviewed")
+    if len(found) > most:
+        raise InvalidInput.of("id", f"select at most {most}, so that each can be reviewed")
     if None in found or len(set(found)) != len(found):
         raise InvalidInput.of("id", "must name each approval once")
     return [one for one in found if one is not None]
+
+
+def _later() -> list[uuid.UUID]:
+    """Read the approvals that were selected too and come after those of this form. Raises `InvalidInput`."""
+    return _ids(request.form.getlist("later"), PAGE)
+
+
+def _address(later: list[uuid.UUID]) -> str:
+    """Return the address that lists what comes after this form; "" if nothing does."""
+    return f"{ADDRESS}/batch?{urlencode([*kept_filter().items(), *(('id', one) for one in later)])}" if later else ""
 
 
 def _lines() -> list[BatchVote]:
@@ -125,7 +137,7 @@ def _lines() -> list[BatchVote]:
     if any(verdict and verdict not in CHOICES for verdict in verdicts):
         raise InvalidInput.of("verdict", "is not one of the decisions")
     shown = [check_identifier(digest, "digest", 80) for digest in digests]
-    return [BatchVote(*one) for one in zip(_ids(ids), shown, verdicts, strict=True)]
+    return [BatchVote(*one) for one in zip(_ids(ids, MOST_TOGETHER), shown, verdicts, strict=True)]
 
 
 def _checked(context: ConsoleContext, lines: list[BatchVote]) -> tuple[str, str | None]:

@@ -51,6 +51,8 @@ from sentinel.store.ids import proof_id_of, uuid_or_none
 
 ADDRESS = "/ops/approvals"
 PAGE = 50
+MOST_TOGETHER = 20
+"""How many approvals a batch lists at once: as many as a person can still look at one by one on one page."""
 MAX_AGENT = 128
 RISKS = {1: "high", 2: "medium", 3: "low"}
 
@@ -144,7 +146,7 @@ def _queue(context: ConsoleContext) -> Response:
     seen_now = _seen_queue(approval_queue.queue_state(context.pool, person.tenant_id))
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, agent=agent, state=status, kinds=approval_queue.KINDS,
-        statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
+        statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader, most_together=MOST_TOGETHER,
         looked_at=(approval_queue.MOST_LOOKED if for_reader else approval_queue.MOST_DECIDED) if looked_to else None,
         more=_more(rows, looked_to, status, asked), asked=asked, kept=shell.address("", asked),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context),

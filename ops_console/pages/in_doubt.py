@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from typing import Any
 
 from flask import Blueprint, Response, request
 
@@ -83,10 +84,10 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
     )  # fmt: skip
 
 
-def _resolution(events: list[EventRow]) -> dict[str, str]:
-    """The body of the last event that resolved the operation (by whom and how); empty if there is none."""
+def _resolution(events: list[EventRow]) -> dict[str, Any]:
+    """The body of the last event that resolved the operation (by whom and how), and when; empty if there is none."""
     told = [event for event in events if event.kind == "in_doubt_resolved"]
-    return json.loads(told[-1].body) if told else {}
+    return {**json.loads(told[-1].body), "occurred_at": told[-1].occurred_at} if told else {}
 
 
 def _resolve(context: ConsoleContext, operation_id: uuid.UUID) -> str:

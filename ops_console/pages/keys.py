@@ -122,7 +122,7 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
         given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
         usable=[row for at, row in enumerate(usable) if at < MOST_SHOWN or str(row.key_id) == about], over=over[:MOST_SHOWN],
         asked={"q": sought}, query=shell.kept_query("q"), left_out=max(len(usable), len(over)) > MOST_SHOWN, most=MOST_SHOWN,
-        scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,
+        scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=new_id(), form_id=shell.form_id("key_id", refused), overlap_hours=OVERLAP_SECONDS // 3600,
         owners=[one.email for one in list_operators(context.pool, tenant_id) if one.active],
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
     )  # fmt: skip

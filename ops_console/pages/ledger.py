@@ -35,7 +35,7 @@ from sentinel.authority.public_ids import look_up_public_id
 from sentinel.authority.reasons import REASONS
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.public_ids import is_public_id
-from sentinel.store.ids import event_of_proof, new_id, uuid_or_none
+from sentinel.store.ids import event_of_proof, uuid_or_none
 
 ADDRESS = "/ops/ledger"
 LIVE = "/ops/ledger-now"
@@ -87,7 +87,7 @@ def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
     live = shell.address(LIVE, asked) if values["is_first"] and not fault else None
     return shell.page(
         context, "ledger.html", title="Ledger", refused=refused, told=told, live=live,
-        reasons=REASONS, decisions=OUTCOMES, request_id=new_id(), **values,
+        reasons=REASONS, decisions=OUTCOMES, request_id=shell.form_id("request_id", refused), **values,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,7 @@ from sentinel.platform.http.problems import (
     retry_after_seconds,
     status_of,
 )
+from sentinel.store.ids import new_id, uuid_or_none
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"
@@ -300,6 +302,14 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
         elif values[0].strip():
             given[name] = values[0].strip().replace("\r\n", "\n")
     return given
+
+
+def form_id(name: str, refused: FormRefusal | None) -> uuid.UUID:
+    """Return the id of a form that makes one thing however often it is sent: a new one, or that of the form that is
+    shown again if what it asked for may have been done.
+    """
+    sent = uuid_or_none(request.form.get(name, "")) if refused is not None and refused.is_unsure else None
+    return sent or new_id()
 
 
 def whole_number(text: str) -> int | None:

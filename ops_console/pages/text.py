@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from sentinel.authority.reasons import trouble_text
 from sentinel.core.customer_text import is_stacked
 from sentinel.core.money import DIGITS, major_text
+from sentinel.core.wording import counted
 from sentinel.platform.outbound.failures import failure_text
 
 _MOST_SHOWN = 2000
@@ -32,7 +33,7 @@ def visible(value: object) -> Markup:
     """Return foreign text for a page: escaped, cut to 2000 characters, invisible and direction-changing ones as code points."""
     text = str(value)
     shown = whole(text[:_MOST_SHOWN])
-    return shown + _odd("…", f"{len(text) - _MOST_SHOWN} more characters") if len(text) > _MOST_SHOWN else shown
+    return shown + _odd("…", counted(len(text) - _MOST_SHOWN, "more character")) if len(text) > _MOST_SHOWN else shown
 
 
 def whole(text: str) -> Markup:
@@ -42,7 +43,7 @@ def whole(text: str) -> Markup:
 
 def _shown(part: str) -> Markup:
     if _PADDING.fullmatch(part):
-        return _odd("·" * min(len(part), 20), f"{len(part)} spaces")
+        return _odd("·" * min(len(part), 20), counted(len(part), "space"))
     if part.isascii() and part.isprintable():
         # The fast path for text without odd characters, which nearly all text is; a page has hundreds.
         return escape(part)
@@ -137,7 +138,7 @@ FILTERS = {
     "short": short,
 }
 FUNCTIONS = {
-    "money": money, "wire_money": wire_money,
+    "counted": counted, "money": money, "wire_money": wire_money,
     # For scripts that format money as `wire_money` does: the currencies whose number of decimal digits is not 2.
     "other_digits": json.dumps({currency: digits for currency, digits in DIGITS.items() if digits != 2}),
 }  # fmt: skip

@@ -117,7 +117,7 @@
     leftOut += Number(message.data);
     const note = document.getElementById("left-out");
     if (!note) return;
-    note.textContent = `${leftOut.toLocaleString("en")} more arrived too fast to be listed; they are counted above.`;
+    note.textContent = `Counted above, but too fast to be listed: ${leftOut.toLocaleString("en")}.`;
     note.hidden = false;
   };
 

@@ -19,6 +19,7 @@ import orjson
 from sentinel.authority.actor import Actor
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import Conflict, Forbidden, NotFound, SentinelError
+from sentinel.core.wording import counted
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import act_once, one_row, scalar
@@ -258,10 +259,11 @@ def _of_webhook(action: str, params: Mapping[str, Any]) -> str:
 
 def _of_key(action: str, params: Mapping[str, Any]) -> str:
     whose = f"agent {params['agent_id']}" if params.get("agent_id") else "any agent"
-    ends = f", for {params['expires_seconds'] // 86400} days" if params.get("expires_seconds") else ", without expiry"
+    days = params["expires_seconds"] // 86400 if params.get("expires_seconds") else None
+    ends = ", without expiry" if days is None else f", for {counted(days, 'day')}"
     scopes = f"{'scopes' if len(params['scopes']) > 1 else 'scope'} {', '.join(params['scopes'])}"
     if action == "key.rotate":
-        hours = params["overlap_seconds"] // 3600
-        return f"Successor of key {params['old_key_id']}, for {whose} with the {scopes}{ends}; the old one expires after {hours} hours"
+        overlap = counted(params["overlap_seconds"] // 3600, "hour")
+        return f"Successor of key {params['old_key_id']}, for {whose} with the {scopes}{ends}; the old one expires after {overlap}"
     owner = f", owned by {params['owner']}" if params.get("owner") else ""
     return f"New key for {whose} with the {scopes}{owner}{ends}"

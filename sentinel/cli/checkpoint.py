@@ -8,6 +8,7 @@ import click
 
 from sentinel.authority.checkpoints import CheckpointFile
 from sentinel.cli.common import json_option, open_pool, show
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import InvalidUsage
 
 
@@ -32,4 +33,4 @@ def command(file: Path, as_json: bool) -> None:
         except OSError as error:
             raise InvalidUsage(f"the checkpoint file {file} cannot be written: {error.strerror}") from None
     events = sum(len(one.entries) for one in written)
-    show({"file": str(file), "events": events}, as_json, f"{events} new events recorded in {file}")
+    show({"file": str(file), "events": events}, as_json, f"{counted(events, 'new event')} recorded in {file}")

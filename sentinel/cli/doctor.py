@@ -18,6 +18,7 @@ from sentinel.authority.checkpoints import CheckpointBroken
 from sentinel.authority.settings import CHECKPOINTS, load_settings
 from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import FiniteRange, terminal_text
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
@@ -111,7 +112,7 @@ def _print(checks: list[Check]) -> None:
         click.echo(terminal_text(f"{mark} {check.name}: {check.detail}"), err=not check.ok)
     bad, unchecked = sum(not check.ok for check in checks), sum(not check.checked for check in checks)
     click.echo(
-        f"{len(checks)} checks, {f'{bad} bad' if bad else 'all well'}"
+        f"{counted(len(checks), 'check')}, {f'{bad} bad' if bad else 'all well'}"
         + (f", {unchecked} not checked" if unchecked else "")
     )
 
@@ -192,7 +193,7 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
     if not found.covered and not found.differences:
         return Check("checkpoints", True, f"not checked, {checkpoints} has no checkpoint yet", checked=False)
     if not found.differences:
-        return Check("checkpoints", True, f"the first {found.covered} events match {checkpoints}")
+        return Check("checkpoints", True, f"{checkpoints} matches the first {counted(found.covered, 'event')}")
     shown = found.differences[:SHOWN]
     more = f" and {found.found - len(shown)} more" if found.found > len(shown) else ""
     return Check("checkpoints", False, f"the evidence was changed: {', '.join(shown)}{more}", shown)

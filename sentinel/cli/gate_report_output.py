@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from sentinel.cli.common import print_table, table_cell
+from sentinel.core.wording import counted
 
 _MOST_SHOWN = 20
 
@@ -18,7 +19,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     """Print the report on standard output."""
     rate = report["correct"] / report["covered"] if report["covered"] else 0.0
     click.echo(
-        f"{report['scenario']}: {report['cases']} cases of {report['cases_file']}, {report['policy_id']} {report['policy_digest'][:19]}…"
+        f"{report['scenario']}: {counted(report['cases'], 'case')} of {report['cases_file']}, {report['policy_id']} {report['policy_digest'][:19]}…"
     )
     click.echo(f"correct           {report['correct']} of {report['covered']} covered, {rate:.2%}"
                f" (95 % interval {report['lower_bound']:.4f} to {report['upper_bound']:.4f})")  # fmt: skip

@@ -25,6 +25,7 @@ from ops_console.accounts.passwords import make_password
 from sentinel.authority.actor import ROLES
 from sentinel.cli.common import json_option, open_pool, show, show_rows, tenant_of, tenant_option
 from sentinel.core.errors import InvalidInput
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineErrors
 from sentinel.store.embedded import SUPERUSER
 
@@ -117,7 +118,7 @@ def sign_out_everybody(tenant: str | None, as_json: bool) -> None:
     """
     with open_pool(login=SUPERUSER) as pool:
         count = end_access_of_everybody(pool, tenant_of(pool, tenant))
-    show({"operators": count}, as_json, f"The sessions and tokens of {count} operators were ended.")
+    show({"operators": count}, as_json, f"The sessions and tokens of {counted(count, 'operator')} were ended.")
 
 
 @group.command()

@@ -21,6 +21,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import InvalidUsage, OneLineErrors, terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import DeclaredSwitches, known_switch, load_declared_switches
@@ -56,13 +57,13 @@ def _gate(state: GateState) -> str:
     same = "made with the" if state.policy_digest == state.digest_in_force else "not made with the"
     return (
         f"{verdict}; report of {_age(state.age_seconds or 0)} ago, {state.correct} of {state.cases} right,"
-        f" {state.wrong_executions} wrong executions, {same} policy in force"
+        f" {counted(state.wrong_executions or 0, 'wrong execution')}, {same} policy in force"
     )
 
 
 def _age(seconds: int) -> str:
     days, hours, minutes = seconds // 86400, seconds // 3600, seconds // 60
-    return f"{days} days" if days >= 2 else f"{hours} hours" if hours >= 2 else f"{minutes} minutes"
+    return counted(days, "day") if days >= 2 else counted(hours, "hour") if hours >= 2 else counted(minutes, "minute")
 
 
 def _declared_switches(directory: Path | None) -> DeclaredSwitches:

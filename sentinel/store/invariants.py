@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from sentinel.core.wording import counted
 from sentinel.store.database import LONG_STATEMENT_SECONDS
 
 _BLOCK = re.compile(r"^-- (\w+): (.+)\n((?:(?!-- \w+: ).*\n?)+)", re.MULTILINE)
@@ -61,7 +62,7 @@ class InvariantResult:
         if not self.violations:
             return self.sentence
         more = f" and {self.violations - len(self.damaged)} more" if self.violations > len(self.damaged) else ""
-        return f"{self.violations} violations of: {self.sentence}: {', '.join(self.damaged)}{more}"
+        return f"{counted(self.violations, 'violation')} of: {self.sentence}: {', '.join(self.damaged)}{more}"
 
 
 def read_invariants(path: Path) -> list[Invariant]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.core.decision import REASONS
+from sentinel.core.wording import counted
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import (
     MAX_BYTES,
@@ -182,7 +183,8 @@ def _values(source: Source, key: str, item: Node, number: int) -> tuple[str, dic
             source.fields(Table({name: item}, {name: item.place}, item.place), "each", known=FIELDS)
     parts = (item,) if len(names) == 1 else source.listing(item, f"each: {key}")
     if len(parts) != len(names):
-        raise source.error(item.place, f"each: {key}: {len(names)} values are needed, {len(parts)} are given")
+        given = counted(len(parts), "is", "are")
+        raise source.error(item.place, f"each: {key}: {len(names)} values are needed, {given} given")
     return _label(parts, number), dict(zip(names, parts, strict=True))
 
 

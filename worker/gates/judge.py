@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sentinel.core.wording import counted
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from worker.gates.boundaries import Boundary, of_case, wanted
 from worker.gates.cases import Case, CaseFile
@@ -128,11 +129,11 @@ def _result(case: Case, seen: ReplayedRow, mistaken: bool) -> GateCaseResult:
 def _problems(
     wrong: Sequence[WrongExecution], left: Sequence[Boundary], lower: float, has_executed: bool, day_changed: bool
 ) -> list[str]:
-    found = [f"{len(wrong)} wrong executions"] if wrong else []
+    found = [counted(len(wrong), "wrong execution")] if wrong else []
     if lower < LEAST_LOWER_BOUND:
         found.append(f"the lower bound of the correct rate is {lower:.4f}, and must be at least {LEAST_LOWER_BOUND}")
     if left:
-        found.append(f"{len(left)} boundaries are not covered: " + ", ".join(map(str, left)))
+        found.append(f"{counted(len(left), 'boundary is', 'boundaries are')} not covered: " + ", ".join(map(str, left)))
     if not has_executed:
         found.append("no case was executed, so executions were not tested")
     if day_changed:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sentinel.core.money import Money
+from sentinel.core.wording import counted
 from worker.orders.model_score import ModelCode, ModelScore, fall_back
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, KnownAccount, Order, Score, Signal, mail_domain
 from worker.orders.rule_settings import Amounts, CountRule, RuleSettings
@@ -96,7 +97,7 @@ class RulesScore:
             return
         reached = [s.band for s in rule.steps if age < s.younger_than_days and _reaches(order.amount, s.at_least)]
         if reached:
-            detail = f"{order.amount} from an account of {age} days"
+            detail = f"{order.amount} from an account of {counted(age, 'day')}"
             yield RuleHit(Code.VALUE_FOR_NEW_ACCOUNT, max(reached, key=RANK.__getitem__), detail)
 
     def _rush(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
@@ -120,7 +121,7 @@ class RulesScore:
         if failed is None:
             yield RuleHit(Code.FAILED_PAYMENTS_UNKNOWN, rule.unknown, "whether payments failed is unknown")
         elif (band := _band_of(rule, failed)) is not Band.LOW:
-            yield RuleHit(Code.FAILED_PAYMENTS, band, f"{failed} payments failed before")
+            yield RuleHit(Code.FAILED_PAYMENTS, band, f"{counted(failed, 'payment')} failed before")
 
     def _velocity(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
         rule = self._numbers.velocity
@@ -129,7 +130,7 @@ class RulesScore:
             return
         orders = known.velocity_24h + 1
         if (band := _band_of(rule, orders)) is not Band.LOW:
-            yield RuleHit(Code.ORDERS_IN_A_DAY, band, f"{orders} orders of this account in 24 hours")
+            yield RuleHit(Code.ORDERS_IN_A_DAY, band, f"{counted(orders, 'order')} of this account in 24 hours")
         spent = known.amount_24h
         if spent is not None and known.velocity_24h > 0 and spent.currency == order.amount.currency:
             total = Money(spent.amount_minor + order.amount.amount_minor, spent.currency)

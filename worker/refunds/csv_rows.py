@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.core.wording import counted
 from sentinel.policy.errors import nearest
 from worker.refunds.intake import FIELDS, Refusal, lines_of
 from worker.refunds.risk_facts import RISK_FACTS
@@ -123,7 +124,7 @@ def _objects(
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(header):
-            yield line, Refusal(line, "row", f"has {len(cells)} columns where the header has {len(header)}")
+            yield line, Refusal(line, "row", f"has {counted(len(cells), 'column')} where the header has {len(header)}")
             continue
         given = {**{name: cells[place].strip() for name, place in places.items()}, **form.constants}
         yield line, _object(line, {name: text for name, text in given.items() if text}, form.decimal_comma)

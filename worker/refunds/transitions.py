@@ -19,6 +19,7 @@ from typing import TypeGuard
 from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from sentinel.core.wording import counted
 from worker.outbound.effects import NoAnswer, Settled
 from worker.outbound.guard_answers import RESOLVED, key_conflict_text
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
@@ -263,7 +264,7 @@ def after_start_refused(
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= retry_policy.max_attempts:
-        return back, give_up(row, f"start refused {row.attempts + 1} times: {refused.detail}")
+        return back, give_up(row, f"start refused {counted(row.attempts + 1, 'time')}: {refused.detail}")
     return back, put_back(row, refused.detail, retry_policy.pause_seconds(row.attempts), failures=1)
 
 
@@ -363,7 +364,7 @@ def after_defect(row: LedgerRow, why: str, retry_policy: RetryPolicy) -> Change 
     if row.may_be_started:
         return after_unknown_outcome(row, why, retry_policy)
     if row.attempts + 1 >= retry_policy.max_attempts:
-        return give_up(row, f"gave up after {row.attempts + 1} attempts, the last: {why}")
+        return give_up(row, f"gave up after {counted(row.attempts + 1, 'attempt')}, the last: {why}")
     return put_back(row, why, retry_policy.pause_seconds(row.attempts), failures=1)
 
 
@@ -388,7 +389,7 @@ def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryP
 def attempts_exhausted(row: LedgerRow) -> str:
     """The error text of a row that has no attempts left."""
     doubt = _IN_DOUBT if row.may_be_started else ""
-    return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
+    return f"gave up after {counted(row.attempts, 'attempt')}, the last: {row.last_error or 'its worker ended'}{doubt}"
 
 
 def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:

@@ -303,6 +303,7 @@ def test_a_card_shows_the_limits_in_force_whatever_became_of_the_files(fixtures:
     recorded = fixtures.guard("200.00", caller)
     ann = fixtures.browser("ann", app=fixtures.app(policies_dir=limited))
     assert caps_on(card(ann, recorded.approval_id)) == ["300.00 USD"] * 2
+    assert ">200.00 USD of 300.00 USD</meter>" in card(ann, recorded.approval_id), "for browsers without meters"
     (limited / "retail_refund.yaml").write_text(LIMITED.replace('"300.00"', '"3000.00"'))
     assert caps_on(card(ann, recorded.approval_id)) == ["300.00 USD"] * 2
     (limited / "another.yaml").write_text("policy: [")

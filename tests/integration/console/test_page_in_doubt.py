@@ -133,6 +133,7 @@ def test_the_page_says_who_ended_a_doubt_however_much_was_recorded_before(fixtur
     assert abe.submit(f"{path}/resolve", **form).status_code == 303
     page = words(abe.get(path))
     assert "already resolved as executed by abe@demo.local" in page and "the bank has it" in page
+    assert re.search(r"by abe@demo\.local at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page), "as every other time"
     assert "Only the newest 200" in page
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from html import unescape
 from typing import Any
 
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ops_console.api import approvals as approvals_api
 from ops_console.api import halts as halts_api
-from ops_console.pages import approval_batch, approvals, shell
+from ops_console.pages import account, approval_batch, approvals, keys, ledger, shell
 from sentinel.core.errors import EngineUnavailable
 from tests.integration.console.approval_pages import card, digest_of, say
 from tests.support.orders_console_fixtures import queued
@@ -103,7 +104,7 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     monkeypatch.setattr(approval_batch, "cast_vote", away)
     answer = ann.submit("/ops/approvals/batch", id=str(approval_id), **vote, reference="")
     assert "It is not known whether your request was executed" in answer.text
-    assert "0 of 1 decisions were recorded; for 1 this is not known." in answer.text
+    assert "0 of 1 decision was recorded; for 1 this is not known." in answer.text
     assert ">refused<" not in answer.text
     assert "10.0.0.9" not in answer.text
 
@@ -126,6 +127,24 @@ def test_of_several_each_is_told_although_one_got_no_answer(fixtures: Any, monke
     assert all(str(one) in answer.text for one in made)
     assert ">refused<" not in answer.text and "10.0.0.9" not in answer.text
     assert [fixtures.approval_status(one) for one in made] == ["rejected", "pending", "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "module", "verb", "fields"),
+    [("/ops/keys", "key_id", keys, "issue_key", {"label": "one", "scopes": "guard"}),
+     ("/ops/account/tokens", "token_id", account, "issue_token", {"label": "one"}),
+     ("/ops/ledger", "request_id", ledger, "process_one", {})],
+)  # fmt: skip
+def test_a_form_that_may_have_made_something_makes_no_second_one_when_it_is_sent_again(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch, path: str, name: str, module: Any, verb: str, fields: dict[str, str]
+) -> None:
+    """The finding: it came back under another id, so that sending it again made a second key."""
+    abe, sent = fixtures.browser("abe", "admin", proved=True), str(uuid.uuid4())
+    monkeypatch.setattr(module, verb, away)
+    answer = abe.submit(path, **{name: sent, **fields})
+    assert answer.status_code == 503 and "It is not known whether" in answer.text
+    assert f'name="{name}" value="{sent}"' in answer.text
+    assert sent not in abe.get("/ops/account" if module is account else path).text
 
 
 def test_the_api_does_not_say_that_what_may_be_on_record_is_not(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:

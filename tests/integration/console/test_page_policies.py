@@ -205,6 +205,18 @@ def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtu
     assert fixtures.sql("select count(*) from sentinel.events where kind = 'switch_on'") == [(1,)]
 
 
+def test_a_refused_turning_off_leaves_the_percentage_in_the_other_form(fixtures: Any) -> None:
+    """The finding: it was emptied, so that who then changed the canary had to know what it was."""
+    declare_policies(fixtures.authority)
+    record(fixtures)
+    abe = fixtures.browser("abe", "admin", proved=True)
+    form = {"stamp": stamp(abe.get(SWITCH)), "canary_percent": "5", "reason": "ready"}
+    assert abe.submit(f"{SWITCH}/on", **form).status_code == 303
+    refused = abe.submit(f"{SWITCH}/off", reason=" ")
+    assert refused.status_code == 400
+    assert 'name="canary_percent" type="number" value="5"' in refused.text
+
+
 def test_what_is_turned_off_while_a_form_is_sent_stays_off(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding: the form was compared with the switch, and then turned on what another person had just turned off."""
     declare_policies(fixtures.authority)

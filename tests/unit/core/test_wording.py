@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from ops_console.pages.text import visible
+from sentinel.authority.protected_changes import change_text
+from sentinel.cli import switches
 from sentinel.core.wording import counted, named, unlinked
+from sentinel.store.invariants import InvariantResult
 
 
 @pytest.mark.parametrize(
@@ -16,6 +21,22 @@ from sentinel.core.wording import counted, named, unlinked
 )  # fmt: skip
 def test_one_is_one_and_more_are_several(count: int, things: tuple[str, ...], words: str) -> None:
     assert counted(count, *things) == words
+
+
+def test_one_is_told_as_one_by_pages_and_commands() -> None:
+    """The finding: "1 minutes ago", "for 1 days", "after 1 hours", "1 violations of" and "1 spaces"."""
+    lasts = {"expires_seconds": 86_400, "overlap_seconds": 3_600}
+    asked = {"action": "key.rotate", "params": {"old_key_id": "k", "agent_id": "a", "scopes": ["check"], **lasts}}
+    told = "Successor of key k, for agent a with the scope check, for 1 day; the old one expires after 1 hour"
+    assert change_text(json.dumps(asked)) == told
+    assert InvariantResult("one", "no damage", 1, ("x",)).summary == "1 violation of: no damage: x"
+    assert [switches._age(seconds) for seconds in (60, 120, 7200, 172_800)] == [
+        "1 minute",
+        "2 minutes",
+        "2 hours",
+        "2 days",
+    ]
+    assert 'title="1 space"' in visible(" a") and 'title="1 more character"' in visible("a" * 2001)
 
 
 @pytest.mark.parametrize(

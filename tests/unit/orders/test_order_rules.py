@@ -36,6 +36,11 @@ def test_an_ordinary_order_is_low_without_a_signal() -> None:
     assert RULES.score(ORDER, KNOWN).model == "not_asked"
 
 
+def test_an_account_of_one_day_is_told_as_one() -> None:
+    (signal,) = RULES.score(replace(ORDER, account_age_days=1, amount=USD(30000)), KNOWN).signals
+    assert signal.detail.endswith("from an account of 1 day")
+
+
 LOW, MEDIUM, HIGH = Band.LOW, Band.MEDIUM, Band.HIGH
 TABLE: list[tuple[str, dict[str, Any], KnownAccount, Band, list[str]]] = [
     ("shipped elsewhere", {"shipping_country": "US"}, KNOWN, MEDIUM, ["country_mismatch"]),

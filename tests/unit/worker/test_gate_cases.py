@@ -48,7 +48,7 @@ def refusal(folder: Path, cases: str, **over: str) -> tuple[int, str]:
         ("  - {id: a, given: {amount: 4.9}, want: {end: person}}", 5, 'write "4.9" in quotes'),
         ("  - {id: a, given: {amount: \"4.901\"}, want: {end: person}}", 5, "decimal digits"),
         ("  - {id: a, each: {curency: [USD]}, want: {end: person}}", 5, 'did you mean "currency"'),
-        ('  - {id: a, each: {"paid amount": [["1.00"]]}, want: {end: person}}', 5, "2 values are needed, 1 are given"),
+        ('  - {id: a, each: {"paid amount": [["1.00"]]}, want: {end: person}}', 5, "2 values are needed, 1 is given"),
         ("  - {id: a, want: {end: person}}\n  - {id: a, want: {end: deny}}", 6, 'two cases are named "a"'),
         ("  - {id: a, given: {channel: public}, want: {end: execute}}", 5, 'systems has no "public"'),
         ("  - {id: a}", 5, '"want" is missing'),
