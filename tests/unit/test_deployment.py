@@ -264,6 +264,14 @@ def test_before_compose_migrates_to_a_newer_schema_every_program_is_stopped_and_
     assert started == [*options, "up", "--build", "--detach"]
 
 
+def test_a_password_that_is_replaced_in_compose_reaches_the_programs_of_every_profile() -> None:
+    (row,) = (line for line in render().splitlines() if line.startswith("| Database passwords |"))
+    profiles = {profile for name in PROGRAMS for profile in OURS[name].get("profiles", [])}
+    named = [word for one in sorted(profiles) for word in ("--profile", one)]
+    (command,) = re.findall(r"`docker compose ([^`]*)`", row)
+    assert command.split() == ["-f", "deploy/compose.yaml", *named, "up", "--detach"]
+
+
 def test_compose_runs_every_program_and_names_commands_and_settings_that_are_there() -> None:
     assert OURS.keys() == COMPOSE_PROGRAMS.keys()
     for name, service in OURS.items():
