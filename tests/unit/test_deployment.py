@@ -57,15 +57,17 @@ HEALTH_PORTS = {
     "SENTINEL_BOARD_HEALTH_PORT": 9863, "WORKER_HEALTH_PORT": 9864, "SENTINEL_EXPORT_HEALTH_PORT": 9865,
 }  # fmt: skip
 """The same in every form of an installation, so that one set of alerts and scrapes fits all."""
+PUBLIC_IDS = "SENTINEL_PUBLIC_ID_SECRETS"
+"""Set where an installation does without the secret that the database keeps."""
 SECRET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
 
 
 def settings_of(program: str) -> set[str]:
-    """The names of a program's settings; an administrator's commands read the authority's and the sender's."""
+    """The names of a program's settings; an administrator's commands read the authority's, the sender's and `PUBLIC_IDS`."""
     if program == "migrate":
         return {"SENTINEL_DATABASE_URL", EMBEDDED}
     if program == "admin":
-        return settings_of("authority") | settings_of("export")
+        return settings_of("authority") | settings_of("export") | {PUBLIC_IDS}
     kind, _ = PROGRAMS[program]
     own = {field.metadata["env"] for field in kind.__dataclass_fields__.values()}
     return own | {EMBEDDED} | (SENDERS if program == "orders" else set())
@@ -300,11 +302,11 @@ def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it
     looped = re.findall(r"for name in ([A-Z_ ]+); do\n\s+secret=.*\n\s+echo \"\$?\{?name\}?(\w*)=", script)
     made = {f"{name}{suffix}" for names, suffix in looped for name in names.split()}
     keys = {"SENTINEL_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY"}
-    assert whose.keys() == made | keys, "keys are the authority's to make"
+    assert whose.keys() == made | keys | {PUBLIC_IDS}, "keys are the authority's to make"
     administrators = {"POSTGRES_PASSWORD": {"database", "migrate", "logins", "admin"}}
     shared = {
         "CONFIRM_SECRETS": {"worker", "board"}, "SENTINEL_EXPORT_SECRETS": {"export", "admin"},
-        "BOARD_PASSWORD": {"logins", "console", "board"},
+        "BOARD_PASSWORD": {"logins", "console", "board"}, PUBLIC_IDS: {"console", "board", "admin"},
     }  # fmt: skip
     for secret, names in whose.items():
         expected = (administrators | shared).get(secret)
@@ -487,6 +489,17 @@ def test_kubernetes_has_every_program_the_migration_and_an_authority_beside_an_a
     assert {kind: kinds.count(kind) for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")} == {
         "Service": 4, "PodDisruptionBudget": 2, "NetworkPolicy": 6,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("secret", "names"),
+    [("SENTINEL_EXPORT_SECRETS", {"export", "admin"}), (PUBLIC_IDS, {"console", "board", "admin"})],
+)
+def test_a_secret_that_commands_read_too_reaches_them_and_its_programs_in_every_form_of_a_container(
+    secret: str, names: set[str]
+) -> None:
+    pods_with = {name for name, container, _ in containers() if secret in {one["name"] for one in container["env"]}}
+    assert pods_with == {name for name, service in OURS.items() if secret in service["environment"]} == names
 
 
 @pytest.mark.parametrize(("program", "container", "pod"), containers())
