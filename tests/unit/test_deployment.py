@@ -20,6 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ops_console.accounts.passwords import _hasher
 from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.authority.settings import Settings, load_settings
 from sentinel.export.settings import ExportSettings, load_export_settings
@@ -587,6 +588,14 @@ def test_no_pod_runs_as_root_or_with_more_than_it_needs() -> None:
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"], name
             assert context["capabilities"] == {"drop": ["ALL"]} and container["resources"]["limits"]["memory"], name
+
+
+def test_the_console_has_memory_for_a_password_that_is_checked_in_each_of_its_threads() -> None:
+    (pod,) = (container for name, container, _ in containers() if name == "console")
+    number, unit = re.fullmatch(r"(\d+)([MG])i", pod["resources"]["limits"]["memory"]).groups()  # type: ignore[union-attr]
+    mebibytes = int(number) * {"M": 1, "G": 1024}[unit]
+    of_itself = 256
+    assert mebibytes >= of_itself + ConsoleSettings().threads * _hasher.memory_cost / 1024
 
 
 def test_health_ports_are_the_same_in_every_form() -> None:
