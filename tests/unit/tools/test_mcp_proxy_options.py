@@ -43,6 +43,15 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
         options(tmp_path, "--facts", str(file))
 
 
+@pytest.mark.parametrize("option", ["--key-file", "--credential-file"])
+def test_a_file_without_a_secret_is_refused_at_the_start(tmp_path: Path, option: str) -> None:
+    """`sentinel keys create > FILE` leaves one where the command was refused."""
+    file = tmp_path / "empty"
+    file.write_text("\n")
+    with pytest.raises(WrongOptions, match=f"{option} .*empty: is empty"):
+        options(tmp_path, option, str(file))
+
+
 @pytest.mark.parametrize("url", ["mcp.example.com", "mcp.example.com:443/mcp", "ftp://mcp.example.com", "https:///mcp"])
 def test_a_server_whose_address_is_none_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
     """The finding: with the scheme forgotten, the proxy started, and each call was told that the server cannot be reached."""
