@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,9 +124,12 @@ def read_facts(given: str) -> Facts:
     module, separator, name = given.rpartition(":")
     if separator and not given.endswith(".json"):
         try:
-            found: Facts = getattr(importlib.import_module(module), name)
+            named: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise WrongOptions(f"--facts {given}: {error}") from error
+        if not callable(named) and not isinstance(named, Mapping):
+            raise WrongOptions(f"--facts {given}: must be a function, or a mapping")
+        found: Facts = named
         return found
     facts: Any = json.loads(Path(given).read_bytes())
     if not isinstance(facts, dict):

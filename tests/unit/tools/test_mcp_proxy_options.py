@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import string
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,13 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
     file.write_text('["usd"]')
     with pytest.raises(WrongOptions, match="must contain a JSON object"):
         options(tmp_path, "--facts", str(file))
+
+
+def test_facts_of_a_module_are_a_function_or_a_mapping(tmp_path: Path) -> None:
+    assert options(tmp_path, "--facts", "string:capwords").facts is string.capwords
+    assert options(tmp_path, "--facts", "os:environ").facts is os.environ
+    with pytest.raises(WrongOptions, match="--facts string:digits: must be a function, or a mapping"):
+        options(tmp_path, "--facts", "string:digits")
 
 
 @pytest.mark.parametrize("option", ["--key-file", "--credential-file"])
