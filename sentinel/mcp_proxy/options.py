@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +81,23 @@ def read_options(arguments: Sequence[str] | None) -> Options:
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
     return Options(
-        authority=given.url, key=Path(given.key_file).read_text().strip(), table=table, server=given.server,
+        authority=given.url, key=_secret("--key-file", given.key_file), table=table, server=given.server,
         upstream_url=given.upstream_url, upstream_command=command,
-        credential=Path(given.credential_file).read_text().strip() if given.credential_file else None,
+        credential=_secret("--credential-file", given.credential_file) if given.credential_file else None,
         credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
         facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout, passed_on=given.pass_on,
         has_sessions=given.sessions, access=read_access_rules(Path(given.access_tokens)) if given.access_tokens else None,
         connections_per_address=given.connections_per_address,
     )  # fmt: skip
+
+
+def _secret(option: str, file: str) -> str:
+    """Return the secret in a file. One without any, e.g. of a command that failed after its shell had made the file, is refused."""
+    found = Path(file).read_text().strip()
+    if not found:
+        raise WrongOptions(f"{option} {file}: is empty")
+    return found
 
 
 def credential_headers(options: Options) -> dict[str, str]:
@@ -116,9 +124,12 @@ def read_facts(given: str) -> Facts:
     module, separator, name = given.rpartition(":")
     if separator and not given.endswith(".json"):
         try:
-            found: Facts = getattr(importlib.import_module(module), name)
+            named: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise WrongOptions(f"--facts {given}: {error}") from error
+        if not callable(named) and not isinstance(named, Mapping):
+            raise WrongOptions(f"--facts {given}: must be a function, or a mapping")
+        found: Facts = named
         return found
     facts: Any = json.loads(Path(given).read_bytes())
     if not isinstance(facts, dict):

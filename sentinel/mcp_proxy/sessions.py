@@ -1,4 +1,7 @@
-"""Bounds how many sessions one agent holds (`--sessions`), so that no agent takes the room of all others.
+"""Bounds how many sessions one agent holds (`--sessions`), so that no agents take the room of all others.
+
+An agent begins one only while it has fewer than are free: one takes at most half of all, the next half of what is left,
+and it takes fourteen that have all they may until there is none for another.
 
 The SDK bounds the sessions of all agents together and does not say when one ends. So they are followed here by their
 requests: a session begins with the answer that first names it, and ends with its DELETE, or once no request of it was
@@ -14,13 +17,13 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-MOST_OF_AGENT = 5_000
-"""Half of what the SDK keeps for all agents: a proxy with one busy agent needs many."""
+ROOM = 10_000
+"""What the SDK keeps for all agents."""
 IDLE_SECONDS = 31 * 60.0
 """A minute more than the SDK's default, so that no session that goes on is forgotten."""
 _FORGET_EVERY_SECONDS = 60.0
 _SESSION, _VERSION = b"mcp-session-id", b"mcp-protocol-version"
-_BODY = json.dumps({"error": "this agent has too many open sessions; end one, or try again later"}).encode()
+_BODY = json.dumps({"error": "too many sessions are open; end one of this agent's, or try again later"}).encode()
 _HEADERS = [
     (b"content-type", b"application/json"), (b"content-length", str(len(_BODY)).encode()),
     (b"access-control-allow-origin", b"*"),  # as the proxy's other refusals
@@ -36,10 +39,10 @@ class _Session:
 
 
 class AgentSessions:
-    """An ASGI application in front of the SDK's; answers 503 where an agent would begin more than `most` sessions.
+    """An ASGI application in front of the SDK's; answers 503 where an agent would begin a session and has as many as are free.
 
-    `agent_of` returns the agent of a request's scope. `handshakes` are the revisions of the protocol that have
-    sessions; a request of another one passes.
+    `room` is how many all agents may have together. `agent_of` returns the agent of a request's scope. `handshakes` are
+    the revisions of the protocol that have sessions; a request of another one passes.
     """
 
     def __init__(
@@ -48,11 +51,11 @@ class AgentSessions:
         agent_of: Callable[[dict[str, Any]], str],
         *,
         handshakes: Collection[str],
-        most: int = MOST_OF_AGENT,
+        room: int = ROOM,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app, self._agent_of = app, agent_of
-        self._handshakes, self._most, self._now = handshakes, most, now
+        self._handshakes, self._room, self._now = handshakes, room, now
         self._held: dict[str, dict[bytes, _Session]] = {}
         self._beginning: Counter[str] = Counter()
         self._forgot_at = now()
@@ -65,7 +68,7 @@ class AgentSessions:
         agent, session_id = self._agent_of(scope), _first(scope["headers"], _SESSION)
         if session_id is not None:
             await self._go_on(agent, session_id, scope, receive, send)
-        elif self._count(agent) < self._most:
+        elif self._may_begin(agent):
             await self._begin(agent, scope, receive, send)
         else:
             await send({"type": "http.response.start", "status": 503, "headers": _HEADERS})
@@ -124,15 +127,20 @@ class AgentSessions:
             session.in_flight -= 1
             session.idle_since = self._now()
 
-    def _count(self, agent: str) -> int:
-        """Return how many sessions the agent has or is beginning."""
+    def _may_begin(self, agent: str) -> bool:
+        """Return whether the agent has fewer sessions than are free."""
         if self._now() - self._forgot_at >= _FORGET_EVERY_SECONDS:
             self._forgot_at = self._now()
             for one in list(self._held):
                 self._forget_idle(one)
-        elif len(self._held.get(agent, {})) + self._beginning[agent] >= self._most:
+        elif not self._has_fewer_than_free(agent):
             self._forget_idle(agent)
-        return len(self._held.get(agent, {})) + self._beginning[agent]
+        return self._has_fewer_than_free(agent)
+
+    def _has_fewer_than_free(self, agent: str) -> bool:
+        """Count those that are being begun too."""
+        taken = sum(map(len, self._held.values())) + self._beginning.total()
+        return len(self._held.get(agent, {})) + self._beginning[agent] < self._room - taken
 
     def _forget_idle(self, agent: str) -> None:
         last = self._now() - IDLE_SECONDS

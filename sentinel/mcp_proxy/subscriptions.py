@@ -52,6 +52,7 @@ class Subscriptions:
         self._upstream, self._passed_on, self._who, self._still_of = upstream, passed_on, who, still_of
         self._streams: Counter[str] = Counter()
         self._sessions: dict[tuple[str, str], _SessionSubscription] = {}
+        self._tasks: dict[str, set[asyncio.Task[None]]] = {}
         self._listening: set[anyio.CancelScope] = set()
         self._is_ending = False
 
@@ -98,11 +99,24 @@ class Subscriptions:
             task = asyncio.create_task(self._tell_session(ctx, params.uri, begun))
             told = self._sessions[name] = _SessionSubscription(task, begun)
             task.add_done_callback(lambda _: self._ended(name, told))
-            # Cancels the task when the session ends, as the SDK releases the session's other resources.
-            ctx.session._connection.exit_stack.callback(task.cancel)
+            self._end_with_session(ctx, task)
         # Several requests may await it, and cancelling one of them must not cancel it for the others.
         await asyncio.shield(self._sessions[name].begun)
         return types.EmptyResult()
+
+    def _end_with_session(self, ctx: Any, task: asyncio.Task[None]) -> None:
+        """Have the task cancelled when the session ends, as the SDK releases the session's other resources."""
+        session = _session_of(ctx)
+        if session not in self._tasks:
+            self._tasks[session] = set()
+            # One callback for all tasks: none can be taken back, and a session may subscribe again and again.
+            ctx.session._connection.exit_stack.callback(self._session_ended, session)
+        self._tasks[session].add(task)
+        task.add_done_callback(self._tasks[session].discard)
+
+    def _session_ended(self, session: str) -> None:
+        for task in self._tasks.pop(session, ()):
+            task.cancel()
 
     def _ended(self, name: tuple[str, str], told: _SessionSubscription) -> None:
         if self._sessions.get(name) is told:

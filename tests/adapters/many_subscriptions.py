@@ -1,7 +1,8 @@
 """Runs inside the proxy's environment: as many subscriptions as agents ask for, of a server that only listens; prints what was let in.
-Or one that is ended while it begins; prints what each request was answered.
+Or one that is ended while it begins; prints what each request was answered. Or one that is made and ended again and again; prints what
+is left of it.
 
-python -m tests.adapters.many_subscriptions listen | subscribe | end
+python -m tests.adapters.many_subscriptions listen | subscribe | end | repeat
 """
 
 from __future__ import annotations
@@ -145,6 +146,29 @@ async def ended() -> dict[str, Any]:
     return {**found, "open": server.open}
 
 
+async def repeated() -> dict[str, int]:
+    """What a session keeps after many subscriptions of which the last goes on, and how many of them outlive the session."""
+
+    async def still() -> Admission:
+        return Admission.YES
+
+    server, stack = Silent(), AsyncExitStack()
+    handlers = Subscriptions(server, ["resources"], lambda ctx: "agent", lambda ctx: still).handlers(with_sessions=True)  # type: ignore[arg-type]
+    session = SimpleNamespace(_connection=SimpleNamespace(exit_stack=stack))
+    ctx = SimpleNamespace(session=session, request=SimpleNamespace(headers={"mcp-session-id": "s"}))
+    for _ in range(50):
+        await handlers["on_subscribe_resource"](ctx, types.SubscribeRequestParams(uri=URI))
+        await handlers["on_unsubscribe_resource"](ctx, types.UnsubscribeRequestParams(uri=URI))
+        await asyncio.sleep(0.01)
+    await handlers["on_subscribe_resource"](ctx, types.SubscribeRequestParams(uri=URI))
+    found = {"kept": len(stack._exit_callbacks), "open": server.open}  # type: ignore[attr-defined]
+    await stack.aclose()
+    await asyncio.sleep(0.01)
+    return {**found, "open_then": server.open}
+
+
+RUNS = {"end": ended, "repeat": repeated}
+
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(ended() if sys.argv[1] == "end" else main(sys.argv[1]))), flush=True)
+    print(json.dumps(asyncio.run(RUNS[sys.argv[1]]() if sys.argv[1] in RUNS else main(sys.argv[1]))), flush=True)
     sys.stdout.flush()

@@ -173,6 +173,12 @@ def test_a_subscription_that_is_ended_while_it_begins_is_refused() -> None:
     }  # fmt: skip
 
 
+def test_a_session_that_subscribes_again_and_again_keeps_nothing_of_what_it_ended() -> None:
+    done = run_beside_proxy("-m", "tests.adapters.many_subscriptions", "repeat")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"kept": 1, "open": 1, "open_then": 0}
+
+
 def test_the_33rd_stream_of_an_agent_is_refused_over_http(proxied: ProxyProcesses) -> None:
     port = (proxied.start_proxy().port) or 0
     meta = {

@@ -20,6 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ops_console.accounts.passwords import _hasher
 from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.authority.settings import Settings, load_settings
 from sentinel.export.settings import ExportSettings, load_export_settings
@@ -57,15 +58,17 @@ HEALTH_PORTS = {
     "SENTINEL_BOARD_HEALTH_PORT": 9863, "WORKER_HEALTH_PORT": 9864, "SENTINEL_EXPORT_HEALTH_PORT": 9865,
 }  # fmt: skip
 """The same in every form of an installation, so that one set of alerts and scrapes fits all."""
+PUBLIC_IDS = "SENTINEL_PUBLIC_ID_SECRETS"
+"""Set where an installation does without the secret that the database keeps."""
 SECRET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
 
 
 def settings_of(program: str) -> set[str]:
-    """The names of a program's settings; an administrator's commands read the authority's and the sender's."""
+    """The names of a program's settings; an administrator's commands read the authority's, the sender's and `PUBLIC_IDS`."""
     if program == "migrate":
         return {"SENTINEL_DATABASE_URL", EMBEDDED}
     if program == "admin":
-        return settings_of("authority") | settings_of("export")
+        return settings_of("authority") | settings_of("export") | {PUBLIC_IDS}
     kind, _ = PROGRAMS[program]
     own = {field.metadata["env"] for field in kind.__dataclass_fields__.values()}
     return own | {EMBEDDED} | (SENDERS if program == "orders" else set())
@@ -264,6 +267,14 @@ def test_before_compose_migrates_to_a_newer_schema_every_program_is_stopped_and_
     assert started == [*options, "up", "--build", "--detach"]
 
 
+def test_a_password_that_is_replaced_in_compose_reaches_the_programs_of_every_profile() -> None:
+    (row,) = (line for line in render().splitlines() if line.startswith("| Database passwords |"))
+    profiles = {profile for name in PROGRAMS for profile in OURS[name].get("profiles", [])}
+    named = [word for one in sorted(profiles) for word in ("--profile", one)]
+    (command,) = re.findall(r"`docker compose ([^`]*)`", row)
+    assert command.split() == ["-f", "deploy/compose.yaml", *named, "up", "--detach"]
+
+
 def test_compose_runs_every_program_and_names_commands_and_settings_that_are_there() -> None:
     assert OURS.keys() == COMPOSE_PROGRAMS.keys()
     for name, service in OURS.items():
@@ -292,11 +303,11 @@ def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it
     looped = re.findall(r"for name in ([A-Z_ ]+); do\n\s+secret=.*\n\s+echo \"\$?\{?name\}?(\w*)=", script)
     made = {f"{name}{suffix}" for names, suffix in looped for name in names.split()}
     keys = {"SENTINEL_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY"}
-    assert whose.keys() == made | keys, "keys are the authority's to make"
+    assert whose.keys() == made | keys | {PUBLIC_IDS}, "keys are the authority's to make"
     administrators = {"POSTGRES_PASSWORD": {"database", "migrate", "logins", "admin"}}
     shared = {
         "CONFIRM_SECRETS": {"worker", "board"}, "SENTINEL_EXPORT_SECRETS": {"export", "admin"},
-        "BOARD_PASSWORD": {"logins", "console", "board"},
+        "BOARD_PASSWORD": {"logins", "console", "board"}, PUBLIC_IDS: {"console", "board", "admin"},
     }  # fmt: skip
     for secret, names in whose.items():
         expected = (administrators | shared).get(secret)
@@ -481,6 +492,17 @@ def test_kubernetes_has_every_program_the_migration_and_an_authority_beside_an_a
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("secret", "names"),
+    [("SENTINEL_EXPORT_SECRETS", {"export", "admin"}), (PUBLIC_IDS, {"console", "board", "admin"})],
+)
+def test_a_secret_that_commands_read_too_reaches_them_and_its_programs_in_every_form_of_a_container(
+    secret: str, names: set[str]
+) -> None:
+    pods_with = {name for name, container, _ in containers() if secret in {one["name"] for one in container["env"]}}
+    assert pods_with == {name for name, service in OURS.items() if secret in service["environment"]} == names
+
+
 @pytest.mark.parametrize(("program", "container", "pod"), containers())
 def test_a_container_runs_a_command_that_is_there_with_settings_that_are(
     program: str, container: dict[str, Any], pod: dict[str, Any], bare: pytest.MonkeyPatch
@@ -566,6 +588,14 @@ def test_no_pod_runs_as_root_or_with_more_than_it_needs() -> None:
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"], name
             assert context["capabilities"] == {"drop": ["ALL"]} and container["resources"]["limits"]["memory"], name
+
+
+def test_the_console_has_memory_for_a_password_that_is_checked_in_each_of_its_threads() -> None:
+    (pod,) = (container for name, container, _ in containers() if name == "console")
+    number, unit = re.fullmatch(r"(\d+)([MG])i", pod["resources"]["limits"]["memory"]).groups()  # type: ignore[union-attr]
+    mebibytes = int(number) * {"M": 1, "G": 1024}[unit]
+    of_itself = 256
+    assert mebibytes >= of_itself + ConsoleSettings().threads * _hasher.memory_cost / 1024
 
 
 def test_health_ports_are_the_same_in_every_form() -> None:

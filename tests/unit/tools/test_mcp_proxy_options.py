@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import string
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,22 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
     file.write_text('["usd"]')
     with pytest.raises(WrongOptions, match="must contain a JSON object"):
         options(tmp_path, "--facts", str(file))
+
+
+def test_facts_of_a_module_are_a_function_or_a_mapping(tmp_path: Path) -> None:
+    assert options(tmp_path, "--facts", "string:capwords").facts is string.capwords
+    assert options(tmp_path, "--facts", "os:environ").facts is os.environ
+    with pytest.raises(WrongOptions, match="--facts string:digits: must be a function, or a mapping"):
+        options(tmp_path, "--facts", "string:digits")
+
+
+@pytest.mark.parametrize("option", ["--key-file", "--credential-file"])
+def test_a_file_without_a_secret_is_refused_at_the_start(tmp_path: Path, option: str) -> None:
+    """`sentinel keys create > FILE` leaves one where the command was refused."""
+    file = tmp_path / "empty"
+    file.write_text("\n")
+    with pytest.raises(WrongOptions, match=f"{option} .*empty: is empty"):
+        options(tmp_path, option, str(file))
 
 
 @pytest.mark.parametrize("url", ["mcp.example.com", "mcp.example.com:443/mcp", "ftp://mcp.example.com", "https:///mcp"])

@@ -36,12 +36,12 @@ class Sdk:
 
 
 class Clients:
-    """Agents that ask an application which gives each of them two sessions; the clock is set by hand."""
+    """Agents that ask an application with room for four sessions, two of one agent; the clock is set by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 4) -> None:
         self.sdk, self.now = Sdk(), 0.0
         self.app = AgentSessions(
-            self.sdk, lambda scope: scope["agent"], handshakes=HANDSHAKES, most=2, now=lambda: self.now
+            self.sdk, lambda scope: scope["agent"], handshakes=HANDSHAKES, room=room, now=lambda: self.now
         )
 
     async def ask(self, agent: str, *headers: tuple[bytes, bytes], method: str = "POST") -> tuple[int, bytes]:
@@ -57,6 +57,13 @@ class Clients:
     async def begin(self, agent: str, number: int) -> list[bytes]:
         """So many new sessions of the agent."""
         return [(await self.ask(agent))[1] for _ in range(number)]
+
+    async def begin_all(self, agent: str) -> list[bytes]:
+        """Sessions of the agent until one is refused."""
+        begun: list[bytes] = []
+        while (answer := await self.ask(agent))[0] == 200:
+            begun.append(answer[1])
+        return begun
 
 
 def run(scene: Coroutine[Any, Any, None]) -> None:
@@ -79,6 +86,18 @@ def test_an_agent_with_its_part_begins_no_further_session_and_the_others_do() ->
         assert (await clients.ask("a", of_version(HANDSHAKES[0])))[0] == 503
         assert (await clients.ask("a", within(first)))[0] == 200
         assert (await clients.ask("b"))[0] == 200
+
+    run(scene())
+
+
+def test_agents_that_hold_all_they_may_leave_room_for_the_next() -> None:
+    async def scene() -> None:
+        clients = Clients(room=8)
+        held = {agent: await clients.begin_all(agent) for agent in "abcde"}
+        assert [len(sessions) for sessions in held.values()] == [4, 2, 1, 1, 0]
+        assert (await clients.ask("a", within(held["a"][0]), method="DELETE"))[0] == 200
+        assert (await clients.ask("a"))[0] == 503
+        assert (await clients.ask("e"))[0] == 200
 
     run(scene())
 
