@@ -12,6 +12,7 @@ from sentinel.authority.engine import Caller
 from sentinel.authority.gate_reports import REFUSALS, GateState, gate_states
 from sentinel.authority.halts import GLOBAL_HALT_OWNER
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.platform.outside_systems import NEVER_TRIED, OUTSIDE_SYSTEMS
 from sentinel.policy.switches import NAME, DeclaredSwitch, DeclaredSwitches, known_switch
 from sentinel.policy.switches import SwitchFile as SwitchFile  # re-export: the console imports no sentinel.policy
 from sentinel.store.database import Pool
@@ -42,8 +43,10 @@ class SwitchOrHalt:
     canary_percent: int
     target: str
     level: str
+    sandboxes: Sequence[str]
+    """The sandboxes that the newest passing gate report ran against, by the prefix of their settings."""
     unproven: Sequence[str]
-    """Settlement systems that the newest passing gate report did not try for real."""
+    """Settlement systems that this report says it did not try for real: of those that its version knew."""
 
 
 LIST_SWITCHES = """
@@ -53,15 +56,16 @@ where tenant_id = %(tenant_id)s order by name
 # Only of declared names: while the file cannot be used, an agent may turn off, and so add, any number of others.
 IN_FORCE = """
 select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level,
-  coalesce(array(select jsonb_array_elements_text(proof.unproven)), '{}') as unproven
+  array(select jsonb_array_elements_text(proof.sandbox)) as sandboxes,
+  array(select jsonb_array_elements_text(proof.unproven)) as unproven
 from sentinel.switches s
 left join lateral (
-  select coalesce(g.report -> 'unproven', g.report -> 'simulated') as unproven from sentinel.gate_reports g
+  select g.report -> 'sandbox' as sandbox, g.report -> 'unproven' as unproven from sentinel.gate_reports g
   where g.tenant_id = s.tenant_id and g.switch = s.name and g.passed
   order by g.created_at desc, g.report_id desc limit 1) as proof on true
 where s.tenant_id = %(tenant_id)s and s.name = any(%(names)s::text[])
 union all
-select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
+select 'halt', scope, true, 0, target, level, '{}', '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
   and (%(agent_id)s::text is null or scope not in ('agent', 'agent_action') or split_part(target, ' ', 1) = %(agent_id)s)
 """
@@ -207,9 +211,18 @@ def switch_states(
     states: dict[str, tuple[bool, int, Sequence[str]]] = {}
     for name, declared in declared_switches.switches.items():
         flip = flips.get(name)
-        unproven = flip.unproven if flip is not None and declared.gate is not None else ()
+        unproven = _unproven(flip) if flip is not None and declared.gate is not None else ()
         states[name] = (*_as_declared(declared), ()) if flip is None else (flip.is_on, flip.canary_percent, unproven)
     return states
+
+
+def _unproven(flip: SwitchOrHalt) -> list[str]:
+    """The settlement systems that the switch's gate report does not prove.
+
+    A report names as unproven only systems that its version knew, so what proves one is that its sandbox was tried.
+    """
+    tried = {system.name for system in OUTSIDE_SYSTEMS if system.prefix in flip.sandboxes} - {*flip.unproven}
+    return [name for name in (*(system.name for system in OUTSIDE_SYSTEMS), *NEVER_TRIED) if name not in tried]
 
 
 def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
