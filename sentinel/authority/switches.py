@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+import psycopg
 
 from sentinel.authority.actor import Actor
 from sentinel.authority.engine import Caller
@@ -17,7 +20,7 @@ from sentinel.policy.switches import NAME, DeclaredSwitch, DeclaredSwitches, kno
 from sentinel.policy.switches import SwitchFile as SwitchFile  # re-export: the console imports no sentinel.policy
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, scalar
+from sentinel.store.queries import all_rows, call_with_retry, scalar
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -82,6 +85,14 @@ select case when (select changed_at from found) is not distinct from %(seen_at)s
               or coalesce((select is_as_wanted from found), false)
             then ({turn_on}) else 'changed_since' end
 """).fill(turn_on=TURN_ON)
+# What a switch that was never changed is, as a row: two first changes wait for each other at it. It is only committed as
+# `TURN_ON` left it, which finds something to change, because the canary here is not the wanted one.
+FIRST_ROW = """
+insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+values (%(tenant_id)s, %(name)s, %(default_on)s, case when %(default_on)s and %(percent)s < 100 then 100 else 0 end,
+        clock_timestamp(), %(who)s, %(reason)s)
+on conflict (tenant_id, name) do nothing
+"""
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
 """
@@ -134,7 +145,25 @@ def _turn_on(
     }  # fmt: skip
     if seen is None:
         return str(scalar(pool, TURN_ON, fields))
+    if seen.changed_at is None:
+        return _turn_on_first(pool, fields)
     return str(scalar(pool, TURN_ON_AS_SEEN, {**fields, "seen_at": seen.changed_at}))
+
+
+def _turn_on_first(pool: Pool, fields: Mapping[str, Any]) -> str:
+    """Turn a switch on that was never changed when it was seen; returns as `_turn_on`, and leaves no row if it is refused."""
+
+    def call(connection: psycopg.Connection[Any]) -> str:
+        with connection.transaction() as transaction:
+            is_first = connection.execute(FIRST_ROW, fields).rowcount == 1
+            statement = TURN_ON if is_first else TURN_ON_AS_SEEN
+            row = connection.execute(statement, {**fields, "seen_at": None}).fetchone()
+            refusal = str(row[0]) if row is not None else ""
+            if refusal:
+                raise psycopg.Rollback(transaction)
+        return refusal
+
+    return call_with_retry(pool, call)
 
 
 def _turn_off(

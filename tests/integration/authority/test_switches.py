@@ -297,6 +297,61 @@ def test_a_flip_whose_answer_was_lost_is_told_as_made(fixtures: Fixtures, is_com
     assert fixtures.broken_invariants() == []
 
 
+def never_changed(fixtures: Fixtures, name: str) -> SwitchView:
+    """The switch as a person sees it before its first change."""
+    view = {one.name: one for one in list_switches(fixtures.console_pool, fixtures.tenant_id, BOOK)}[name]
+    assert view.changed_at is None
+    return view
+
+
+def test_who_looked_before_the_first_change_of_all_turns_nothing_on(fixtures: Fixtures) -> None:
+    """The finding: a switch that was never changed has no row to lock, so one person's first change undid another's."""
+    before = never_changed(fixtures, STANDARD)
+
+    def turn_on() -> SwitchChange:
+        admin = actor(fixtures, "admin")
+        return turn_switch_on(fixtures.console_pool, admin, BOOK, STANDARD, canary_percent=50, reason="x", seen=before)
+
+    with psycopg.connect(fixtures.url) as another, ThreadPoolExecutor(1) as thread:
+        stop = "select sentinel.turn_switch_off(%s, %s, 'ann', 'it pays twice', gen_random_uuid())"
+        another.execute(stop, [fixtures.tenant_id, STANDARD])
+        waits = thread.submit(refused, turn_on)
+        wait_until(lambda: fixtures.one("select exists (select from pg_locks where not granted)"))
+        another.commit()
+        assert waits.result() == "conflict"
+    assert seen(fixtures, STANDARD) == {"on": False, "canary_percent": 0}
+    assert [one["event"] for one in flips(fixtures)] == ["switch_off"]
+
+
+@pytest.mark.parametrize("percent", [100, 50, 0])
+def test_the_first_change_of_what_was_seen_as_it_is_declared_is_made_with_its_event(
+    fixtures: Fixtures, percent: int
+) -> None:
+    admin, before = actor(fixtures, "admin"), never_changed(fixtures, STANDARD)
+    for is_again in (False, True):
+        done = turn_switch_on(
+            fixtures.console_pool, admin, BOOK, STANDARD, canary_percent=percent, reason="x", seen=before
+        )
+        assert done == SwitchChange(STANDARD, True, percent, already=is_again)
+    assert seen(fixtures, STANDARD) == {"on": True, "canary_percent": percent}
+    assert [one["canary_percent"] for one in flips(fixtures)] == [percent]
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_first_change_that_is_refused_leaves_the_switch_as_it_is_declared(fixtures: Fixtures) -> None:
+    admin, before = actor(fixtures, "admin"), never_changed(fixtures, FEE)
+    for percent, code in ((5, "gate-not-passed"), (50, "canary-too-wide")):
+        turned = refused(
+            lambda: turn_switch_on(
+                fixtures.console_pool, admin, BOOK, FEE, canary_percent=percent, reason="x", seen=before
+            )
+        )
+        assert turned == code
+        never_changed(fixtures, FEE)
+        record(fixtures)
+    assert flips(fixtures) == [] and fixtures.broken_invariants() == []
+
+
 def test_agents_are_told_which_systems_a_gate_did_not_try_for_real(fixtures: Fixtures) -> None:
     tried = ["platform", "price_difference", "ticket"]
     record(fixtures, report={"sandbox": tried, "unproven": ["price_difference", "ticket", "stripe"]})
