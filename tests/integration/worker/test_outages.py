@@ -132,6 +132,24 @@ def test_an_hour_of_refusals_that_say_nothing_about_the_row_costs_none(
     print(f"0 of 2 rows lost in {runs} runs of {way} at {call}")
 
 
+def test_a_row_that_waits_again_for_the_same_adds_no_trail(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: an outage is tried each minute for each row, and each try kept its steps for ever."""
+    ledger_fixtures.add_with_orders(new_row("r"))
+    trails = []
+    for way in ("401", "401", "401", "403 of the key", "403 of the key"):
+        authority.misbehave = always(WAYS[way], GUARD)
+        with ledger_fixtures.agent(authority.url, max_attempts=3) as agent:
+            agent.run_once()
+        trails.append(ledger_fixtures.one("select count(*) from refunds.step_trails"))
+        ledger_fixtures.make_due()
+    assert trails == [1, 1, 1, 2, 2]
+    authority.misbehave = lambda exchange: False
+    all_done(ledger_fixtures, authority.url)
+    assert ledger_fixtures.one("select count(*) from refunds.step_trails") == 3
+
+
 def test_a_worker_that_counts_outages_loses_the_rows(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
