@@ -306,8 +306,11 @@ def test_a_permission_whose_answer_was_lost_before_a_halt_is_put_back_and_paid_a
     for _ in range(2):
         ledger_fixtures.make_due()
         with ledger_fixtures.agent(authority.url) as agent:
-            agent.run_once()
+            outcome = agent.run_once()
         assert entry(ledger_fixtures, "r", "status, attempts") == ("NEW", 0)
+        # The finding: the run ended as if the row had failed, with exit status 1.
+        assert [row.detail for row in outcome.rows] == ["halted"]
+        assert (outcome.failed, outcome.row_failed, outcome.why_outside) == (False, False, None)
     authority.halted, authority.halts = False, []
     ledger_fixtures.make_due()
     with ledger_fixtures.agent(authority.url) as agent:
