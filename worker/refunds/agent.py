@@ -88,7 +88,11 @@ class BatchProcessor:
         by_id = {context.row.ledger_entry_id: context for context in (*contexts, *ended)}
         for row in rows:
             self._count(batch, by_id[row.ledger_entry_id])
-        batch.reported = self._reporter.deliver([c.report for c in contexts if c.report is not None])
+        try:
+            batch.reported = self._reporter.deliver([c.report for c in contexts if c.report is not None])
+        except LedgerUnavailable as error:
+            # The rows are done, and are told as done. What is not on record as received is sent again from the outbox.
+            _log.warning("reports could not be recorded as received: %s", error)
         return batch
 
     # Writing results

@@ -340,6 +340,18 @@ def test_a_single_run_prints_what_it_did_before_its_database_was_away(
     assert (told["open"], told["trouble"], told["failed"]) == (None, "away", True)
 
 
+def test_rows_are_told_as_done_although_their_reports_could_not_be_recorded_as_received(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: the batch was dropped, so that nothing was printed or counted of the rows that it had executed."""
+    ledger_fixtures.add(new_row("r"))
+    away = patch.object(Ledger, "acknowledge", side_effect=LedgerUnavailable("away"))
+    with ledger_fixtures.agent(authority.url) as agent, away:
+        outcome = agent.run_once()
+    assert [(row.ledger_entry_id, row.state) for row in outcome.rows] == [("r", "EXECUTED")]
+    assert outcome.open is not None and outcome.open.unreported == 1
+
+
 ASKED: dict[str, Callable[[Ledger], Any]] = {
     "the ledger": lambda ledger: ledger.now(),
     "rows that are not entered": lambda ledger: ledger.facts_of_new([new_row("r")]),
