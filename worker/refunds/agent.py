@@ -456,8 +456,10 @@ class Agent:
             return
         try:
             self._client.heartbeat()
-        except (Unreachable, Rejected):
-            return
+        except (Unreachable, Rejected) as error:
+            # As in `_probe`.
+            if not is_refused_alone(error):
+                return
         self._ledger.wake_put_off(0.0)
 
     def _poll_approvals(self) -> None:

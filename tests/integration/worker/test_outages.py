@@ -465,6 +465,20 @@ def test_a_key_that_may_not_ask_for_its_heartbeat_does_not_keep_the_authoritys_r
     assert authority.calls == ["heartbeat", "heartbeat"]
 
 
+@pytest.mark.parametrize(("status", "code", "state"), [(401, "unauthenticated", "NEW"), (403, "forbidden", "EXECUTED")])
+def test_a_single_run_wakes_what_waited_where_its_key_may_not_ask_for_its_heartbeat(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, status: int, code: str, state: str
+) -> None:
+    """The finding: after an outage the rows waited out their pauses, although the authority was there."""
+    ledger_fixtures.add(new_row("r"))
+    with ledger_fixtures.agent(DEAD, backoff_seconds=60, backoff_max_seconds=60, guard_timeout_seconds=0.3) as agent:
+        agent.run_once()
+    authority.misbehave = always(problem(status, code), "heartbeat")
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert ledger_fixtures.state("r") == state
+
+
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
