@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+import psycopg
 
 from sentinel.authority.actor import Actor
 from sentinel.authority.engine import Caller
 from sentinel.authority.gate_reports import REFUSALS, GateState, gate_states
 from sentinel.authority.halts import GLOBAL_HALT_OWNER
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.platform.outside_systems import NEVER_TRIED, OUTSIDE_SYSTEMS
 from sentinel.policy.switches import NAME, DeclaredSwitch, DeclaredSwitches, known_switch
 from sentinel.policy.switches import SwitchFile as SwitchFile  # re-export: the console imports no sentinel.policy
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, scalar
+from sentinel.store.queries import all_rows, call_with_retry, scalar
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -42,8 +46,10 @@ class SwitchOrHalt:
     canary_percent: int
     target: str
     level: str
+    sandboxes: Sequence[str]
+    """The sandboxes that the newest passing gate report ran against, by the prefix of their settings."""
     unproven: Sequence[str]
-    """Settlement systems that the newest passing gate report did not try for real."""
+    """Settlement systems that this report says it did not try for real: of those that its version knew."""
 
 
 LIST_SWITCHES = """
@@ -53,15 +59,16 @@ where tenant_id = %(tenant_id)s order by name
 # Only of declared names: while the file cannot be used, an agent may turn off, and so add, any number of others.
 IN_FORCE = """
 select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level,
-  coalesce(array(select jsonb_array_elements_text(proof.unproven)), '{}') as unproven
+  array(select jsonb_array_elements_text(proof.sandbox)) as sandboxes,
+  array(select jsonb_array_elements_text(proof.unproven)) as unproven
 from sentinel.switches s
 left join lateral (
-  select coalesce(g.report -> 'unproven', g.report -> 'simulated') as unproven from sentinel.gate_reports g
+  select g.report -> 'sandbox' as sandbox, g.report -> 'unproven' as unproven from sentinel.gate_reports g
   where g.tenant_id = s.tenant_id and g.switch = s.name and g.passed
   order by g.created_at desc, g.report_id desc limit 1) as proof on true
 where s.tenant_id = %(tenant_id)s and s.name = any(%(names)s::text[])
 union all
-select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
+select 'halt', scope, true, 0, target, level, '{}', '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
   and (%(agent_id)s::text is null or scope not in ('agent', 'agent_action') or split_part(target, ' ', 1) = %(agent_id)s)
 """
@@ -78,6 +85,14 @@ select case when (select changed_at from found) is not distinct from %(seen_at)s
               or coalesce((select is_as_wanted from found), false)
             then ({turn_on}) else 'changed_since' end
 """).fill(turn_on=TURN_ON)
+# What a switch that was never changed is, as a row: two first changes wait for each other at it. It is only committed as
+# `TURN_ON` left it, which finds something to change, because the canary here is not the wanted one.
+FIRST_ROW = """
+insert into sentinel.switches (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
+values (%(tenant_id)s, %(name)s, %(default_on)s, case when %(default_on)s and %(percent)s < 100 then 100 else 0 end,
+        clock_timestamp(), %(who)s, %(reason)s)
+on conflict (tenant_id, name) do nothing
+"""
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
 """
@@ -130,7 +145,25 @@ def _turn_on(
     }  # fmt: skip
     if seen is None:
         return str(scalar(pool, TURN_ON, fields))
+    if seen.changed_at is None:
+        return _turn_on_first(pool, fields)
     return str(scalar(pool, TURN_ON_AS_SEEN, {**fields, "seen_at": seen.changed_at}))
+
+
+def _turn_on_first(pool: Pool, fields: Mapping[str, Any]) -> str:
+    """Turn a switch on that was never changed when it was seen; returns as `_turn_on`, and leaves no row if it is refused."""
+
+    def call(connection: psycopg.Connection[Any]) -> str:
+        with connection.transaction() as transaction:
+            is_first = connection.execute(FIRST_ROW, fields).rowcount == 1
+            statement = TURN_ON if is_first else TURN_ON_AS_SEEN
+            row = connection.execute(statement, {**fields, "seen_at": None}).fetchone()
+            refusal = str(row[0]) if row is not None else ""
+            if refusal:
+                raise psycopg.Rollback(transaction)
+        return refusal
+
+    return call_with_retry(pool, call)
 
 
 def _turn_off(
@@ -207,9 +240,18 @@ def switch_states(
     states: dict[str, tuple[bool, int, Sequence[str]]] = {}
     for name, declared in declared_switches.switches.items():
         flip = flips.get(name)
-        unproven = flip.unproven if flip is not None and declared.gate is not None else ()
+        unproven = _unproven(flip) if flip is not None and declared.gate is not None else ()
         states[name] = (*_as_declared(declared), ()) if flip is None else (flip.is_on, flip.canary_percent, unproven)
     return states
+
+
+def _unproven(flip: SwitchOrHalt) -> list[str]:
+    """The settlement systems that the switch's gate report does not prove.
+
+    A report names as unproven only systems that its version knew, so what proves one is that its sandbox was tried.
+    """
+    tried = {system.name for system in OUTSIDE_SYSTEMS if system.prefix in flip.sandboxes} - {*flip.unproven}
+    return [name for name in (*(system.name for system in OUTSIDE_SYSTEMS), *NEVER_TRIED) if name not in tried]
 
 
 def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:

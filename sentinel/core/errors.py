@@ -102,11 +102,13 @@ class KeyReused(Conflict):
     """The idempotency key belongs to another operation. `field` is the first that differs.
 
     `taken` is a sentence that says which agent used it, where another API key did and the caller may know; else "".
-    `first_asked` holds further members of the problem document, for the requester that asked first.
+    `first_asked` holds further members of the problem document, for the requester that asked first. `recorded_bytes` is
+    the length of the recorded request.
     """
 
     code = "idempotency-key-reused"
     first_asked: Mapping[str, Any] = MappingProxyType({})
+    recorded_bytes = 0
 
     def __init__(self, field: str, *, taken: str = "") -> None:
         super().__init__(

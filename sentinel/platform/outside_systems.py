@@ -44,3 +44,6 @@ OUTSIDE_SYSTEMS = (
     OutsideSystem("platform_backend", "platform"),
     OutsideSystem("ticket", "ticket", moves_money=False),
 )
+
+NEVER_TRIED = ("stripe",)
+"""Outside systems that no launch gate can try: every case would need a real payment there."""

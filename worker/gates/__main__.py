@@ -15,10 +15,11 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.command_line import InvalidUsage
+from sentinel.platform.outside_systems import NEVER_TRIED
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
-from worker.gates.judge import NEVER_TRIED, judge, report_of
+from worker.gates.judge import judge, report_of
 from worker.gates.replay import replay
 from worker.gates.run_request import RunRequest, read_request
 from worker.gates.wrong_executions import wrong_executions

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.core.wording import counted
-from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
+from sentinel.platform.outside_systems import NEVER_TRIED, OUTSIDE_SYSTEMS
 from worker.gates.boundaries import Boundary, of_case, wanted
 from worker.gates.cases import Case, CaseFile
 from worker.gates.fixtures import names_of
@@ -17,13 +17,10 @@ from worker.gates.run_request import RunRequest
 from worker.gates.simulated_systems import NAMES
 from worker.gates.wrong_executions import Executed, WrongExecution
 from worker.settlement.registry import reached_by
-from worker.settlement.stripe_refunds import StripeRefunds
 
 LEAST_LOWER_BOUND = 0.95
 NOT_WIRED = ("system_not_ready", "recogniser_unavailable", "order_directory_unavailable", "critic_error")
 """Escalations because an outside service was not available, which prove nothing about a case."""
-NEVER_TRIED = (StripeRefunds.name,)
-"""Outside systems that no gate can try: every case would need a real payment there."""
 _Z = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
 

@@ -31,7 +31,7 @@ from worker.refunds import transitions
 from worker.refunds.concurrency import LONGEST_HOLD_SECONDS, CircuitBreaker, LeaseKeeper, PeriodicTask, WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reporter import Reporter
-from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
+from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, ReleaseLease, Report
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy, is_outside, is_refused_alone
 from worker.refunds.workflow.runner import (
@@ -88,7 +88,11 @@ class BatchProcessor:
         by_id = {context.row.ledger_entry_id: context for context in (*contexts, *ended)}
         for row in rows:
             self._count(batch, by_id[row.ledger_entry_id])
-        batch.reported = self._reporter.deliver([c.report for c in contexts if c.report is not None])
+        try:
+            batch.reported = self._reporter.deliver([c.report for c in contexts if c.report is not None])
+        except LedgerUnavailable as error:
+            # The rows are done, and are told as done. What is not on record as received is sent again from the outbox.
+            _log.warning("reports could not be recorded as received: %s", error)
         return batch
 
     # Writing results
@@ -102,6 +106,8 @@ class BatchProcessor:
             if context.event is None and context.outcome is None and context.defect is not None:
                 context.event = transitions.after_defect(context.row, context.defect, self._retry_policy)
             event, trail = context.event, context.trail or None
+            if event is not None and _waits_as_before(context.row, event):
+                trail = None
             if context.outcome is None and isinstance(event, Change):
                 changes.append((context, replace(event, steps=trail)))
             elif context.outcome is None and isinstance(event, ReleaseLease):
@@ -156,6 +162,15 @@ class BatchProcessor:
                     batch.detail = said.detail
                 return
         batch.answered += context.last_answer is not None or context.started is not None
+
+
+def _waits_as_before(row: LedgerRow, event: Change | ReleaseLease) -> bool:
+    """Whether the row goes on waiting for what it was last put back or released for: the trail of that run is on record.
+
+    It may wait without end, and be tried each minute.
+    """
+    is_wait = isinstance(event, ReleaseLease) or (event.event is LedgerEvent.PUT_BACK and not event.failures)
+    return is_wait and event.last_error == row.last_error
 
 
 def _report_of(change: Change) -> Report | None:
@@ -441,8 +456,10 @@ class Agent:
             return
         try:
             self._client.heartbeat()
-        except (Unreachable, Rejected):
-            return
+        except (Unreachable, Rejected) as error:
+            # As in `_probe`.
+            if not is_refused_alone(error):
+                return
         self._ledger.wake_put_off(0.0)
 
     def _poll_approvals(self) -> None:

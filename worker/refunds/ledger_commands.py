@@ -23,6 +23,7 @@ from worker.refunds.enqueue import read_text
 from worker.refunds.intake import lines_of
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.online_retail import Imported, WrongColumns, read_orders
+from worker.refunds.reconcile import MOST_BUDGETS
 from worker.refunds.settings import read_settings
 from worker.retail_refund_agent import FAILED, MISUSED, OUTSIDE, refusals
 from worker.settlement.stripe_events import SettlementFindings
@@ -209,7 +210,8 @@ def reconcile(as_json: bool) -> None:
         if found is not None:
             click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is correct.")
         if budgets:
-            click.echo(f"{counted(len(budgets), 'order')} whose budget a person must check.")
+            least = "At least " if len(budgets) >= MOST_BUDGETS else ""
+            click.echo(f"{least}{counted(len(budgets), 'order')} whose budget a person must check.")
         if elsewhere:
             click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must check.")
     sys.exit(FAILED if found or new or budgets or elsewhere else OUTSIDE if looks.failed else 0)

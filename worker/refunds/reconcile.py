@@ -86,6 +86,8 @@ cross join lateral (select (b.reserved_minor, b.executed_minor, b.handled_minor,
 where b.tenant_id = %(tenant_id)s and (b.beyond_minor > 0 or b.uncounted_entries > 0 or s.differs)
 order by b.channel, b.source, b.order_ref limit 200
 """
+MOST_BUDGETS = 200
+"""As many orders as `FIND_BUDGETS` returns: there may be more."""
 
 # routes: [{channel, scenario, mode, switch, system, card, small, caps}]. A person's approval excuses what a person may
 # decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. The first
@@ -286,7 +288,8 @@ class Reconciler:
         return self._run(call, at_length=at_length)
 
     def budgets(self) -> list[BudgetDiscrepancy]:
-        """Orders that were paid back beyond what was paid, or whose budget differs from its entries. Changes nothing."""
+        """Orders that were paid back beyond what was paid, or whose budget differs from its entries, at most `MOST_BUDGETS`.
+        Changes nothing."""
         fields = {"tenant_id": self._tenant_id}
 
         def call(connection: psycopg.Connection[Any]) -> list[BudgetDiscrepancy]:

@@ -89,7 +89,11 @@ ENDED = "the worker ended"
 
 COUNTED_FIRST = "another refund of its order was counted first"
 """The error text of a row that is put back because its permission was not recorded, although nothing blocks it any more."""
-HARMLESS = frozenset({ENDED, COUNTED_FIRST})
+
+HALTED = "halted"
+"""The error text of a row that is put back because a halt covers what was permitted before it."""
+
+HARMLESS = frozenset({ENDED, COUNTED_FIRST, HALTED})
 """The error texts of rows that were put back although nothing went wrong with them."""
 
 REFUSED = "settlement_refused"
@@ -193,7 +197,7 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
         case "denied" if answer.is_halted_for_now:
             # Decided before the halt: refused now, not for good. The authority's record counts, as the first answer may
             # be lost.
-            return put_back(row, "halted", retry_policy.longest_seconds, failures=0)
+            return put_back(row, HALTED, retry_policy.longest_seconds, failures=0)
         case _:
             return Change(
                 row, _GUARDING, LedgerEvent.DENIED, decision=answer.decision, reason_code=_final_reason(answer),

@@ -52,7 +52,7 @@ class AuthorityCalls:
         except SentinelError as error:
             count_unavailable(error)
             raise
-        check_decision(self._authority, caller, operation, found, asks_start=start_id is not None or not has_start_step)
+        check_decision(caller, operation, found, asks_start=start_id is not None or not has_start_step)
         self._tally.add(operation, found, time.perf_counter() - began, request_id)
         return found
 

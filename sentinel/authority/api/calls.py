@@ -122,6 +122,7 @@ class _Single(QuickHandler):
                 reply(self._call.render(caller, prepared, pending.result(), request_id_of(request.environ)))
             except Exception as error:
                 count_unavailable(error)
+                self._context.identity.charge_refusal(request.environ, error)
                 reply(problem_answer(error, request.environ))
 
         self._call.commit.add(row, committed, arrived)
@@ -158,6 +159,7 @@ async def _many(context: Context, call: Call, request: Request) -> EdgeResponse:
                 raise one
             answers[place] = call.render(caller, prepared, one, request_id)
         except SentinelError as error:
+            context.identity.charge_refusal(request.environ, error)
             answers[place] = EdgeResponse(*problem_of(error, request_id))
         await _let_others(place)
     return EdgeResponse(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))

@@ -36,7 +36,7 @@ from sentinel.authority.api.schemas import (
 )
 from sentinel.authority.batch_packing import pack_row
 from sentinel.authority.decisions import Receipt, Recorded
-from sentinel.authority.engine import Authority, Caller
+from sentinel.authority.engine import Caller
 from sentinel.authority.guard import (
     decided_row,
     first_asked,
@@ -255,7 +255,12 @@ def calls(context: Context) -> dict[str, Call]:
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> EdgeResponse:
         operation, began, asks_start = prepared
-        check_decision(authority, caller, operation, recorded, asks_start=asks_start)
+        try:
+            check_decision(caller, operation, recorded, asks_start=asks_start)
+        except KeyReused as error:
+            if recorded.result == "key_reused" and recorded.request:  # "key_taken" is another requester's
+                error.first_asked = first_asked(authority, caller, operation, recorded.request)
+            raise
         tally.add(operation, recorded, time.perf_counter() - began, request_id)
         is_replay = recorded.result in ("replayed", "not_executed")
         return EdgeResponse(
@@ -305,20 +310,16 @@ OF_ROWS_AND_ORDERS = ("refund:", "order:")
 """Prefixes of the idempotency keys of ledger rows and orders."""
 
 
-def check_decision(
-    authority: Authority, caller: Caller, operation: Operation, recorded: Recorded, *, asks_start: bool
-) -> None:
+def check_decision(caller: Caller, operation: Operation, recorded: Recorded, *, asks_start: bool) -> None:
     """Raise as `raise_if_refused`.
 
-    The requester that used the idempotency key first is told what it asked then (`KeyReused.first_asked`). If the
-    caller's key has the scope `worker` and another key used the idempotency key first, logs an error, and counts it if
-    the idempotency key is that of a ledger row or an order.
+    If the caller's key has the scope `worker` and another key used the idempotency key first, logs an error, and counts
+    it if the idempotency key is that of a ledger row or an order.
     """
     try:
         raise_if_refused(operation, recorded, asks_start=asks_start, to_worker=WORKER_SCOPE in caller.scopes)
     except KeyReused as error:
-        if recorded.result == "key_reused" and recorded.request:  # "key_taken" is another requester's
-            error.first_asked = first_asked(authority, caller, operation, recorded.request)
+        error.recorded_bytes = len((recorded.request or "").encode())
         if error.taken:
             if operation.idempotency_key.startswith(OF_ROWS_AND_ORDERS):
                 metrics.KEYS_TAKEN.inc()

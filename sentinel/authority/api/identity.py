@@ -19,7 +19,7 @@ from sentinel.authority.api.key_lookups import KeyLookUps
 from sentinel.authority.engine import Caller
 from sentinel.authority.keys import KeyUses, find_key, looks_like_key, secret_hash
 from sentinel.authority.metrics import RATE_LIMITED
-from sentinel.core.errors import EngineUnavailable, Forbidden, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.errors import EngineUnavailable, Forbidden, KeyReused, RateLimited, SentinelError, Unauthenticated
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import Pool
@@ -142,6 +142,11 @@ class Identity:
     def charge_batch(self, environ: dict[str, Any], number: int) -> None:
         """Count the requests of an admitted batch that were not counted when it arrived; `number` is how many it has."""
         if (more := number - requests_in(environ)) > 0:
+            self._limit.take(environ[KEY_HASH], more, is_let_in=True)
+
+    def charge_refusal(self, environ: Mapping[str, Any], error: Exception) -> None:
+        """Count the recorded request with which an admitted one is in conflict, by its bytes: it is read, decided and told again."""
+        if isinstance(error, KeyReused) and (more := error.recorded_bytes // _BYTES_OF_ONE) > 0:
             self._limit.take(environ[KEY_HASH], more, is_let_in=True)
 
     def _charge(self, key: bytes, cost: int) -> None:

@@ -35,6 +35,22 @@ def test_a_request_counts_as_one_more_for_each_four_kib_that_it_brings(slow: Fix
     assert [slow.post("action/guard", large(number)).status_code for number in range(4)] == [200, 200, 429, 429]
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_conflict_with_a_large_question_counts_the_bytes_of_that_question_too(slow: Fixtures, is_batch: bool) -> None:
+    """The finding: the recorded question is decided and told again, 16 times what a small request under its key counts as."""
+    first = large(1)
+    small = {**first, "params": {"number": 2}}
+    assert slow.post("action/guard", first).status_code == 200
+    if is_batch:
+        answers = slow.post("action/guard/batch", {"requests": [small]}).get_json()["answers"]
+        found = [(one["status"], one["body"]["recorded_params"]) for one in answers]
+    else:
+        answer = slow.post("action/guard", small)
+        found = [(answer.status_code, answer.get_json()["recorded_params"])]
+    assert found == [(422, first["params"])]
+    assert slow.post("action/guard", small).status_code == 429
+
+
 @pytest.mark.parametrize("length", ["99999999999999999999", "x", "٣٣٣٣٣", "-5000", "100000"])
 def test_a_length_that_is_refused_costs_no_more_than_the_longest_body(slow: Fixtures, length: str) -> None:
     headers = {"X-API-Key": slow.key, "Content-Type": "application/json", "Content-Length": length}

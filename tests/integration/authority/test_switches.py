@@ -27,6 +27,7 @@ from sentinel.authority.switches import (
     turn_switch_on,
 )
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.platform.outside_systems import NEVER_TRIED, OUTSIDE_SYSTEMS
 from sentinel.policy.switches import DeclaredSwitches, SwitchFile
 from sentinel.store.database import Pool
 from tests.mutants import cut
@@ -139,7 +140,7 @@ def test_what_is_on_goes_down_to_fewer_accounts_although_its_gate_is_closed(fixt
         assert refused.value.detail.startswith(f"{FEE} stays on for 20 % of the accounts: ")
     assert on(fixtures, percent=20).already
     assert on(fixtures, percent=5) == SwitchChange(FEE, True, 5, already=False)
-    assert seen(fixtures) == {"on": True, "canary_percent": 5}
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["stripe"]}
     with pytest.raises(GateRefused, match="stays on for 5 %"):
         on(fixtures, percent=20)
     off(fixtures)
@@ -239,7 +240,7 @@ def test_who_looked_before_another_turned_it_off_turns_nothing_on(fixtures: Fixt
         another.commit()
         assert waits.result() == "conflict"
     assert refused(lambda: turn_on(before, 5)) == "conflict"
-    assert seen(fixtures) == {"on": False, "canary_percent": 0}
+    assert seen(fixtures) == {"on": False, "canary_percent": 0, "unproven": ["stripe"]}
     # Who looks again may, a double click is no conflict, and neither is an attempt whose answer was lost.
     again = looked()
     assert turn_on(again, 5) == SwitchChange(FEE, True, 5, already=False)
@@ -296,19 +297,90 @@ def test_a_flip_whose_answer_was_lost_is_told_as_made(fixtures: Fixtures, is_com
     assert fixtures.broken_invariants() == []
 
 
+def never_changed(fixtures: Fixtures, name: str) -> SwitchView:
+    """The switch as a person sees it before its first change."""
+    view = {one.name: one for one in list_switches(fixtures.console_pool, fixtures.tenant_id, BOOK)}[name]
+    assert view.changed_at is None
+    return view
+
+
+def test_who_looked_before_the_first_change_of_all_turns_nothing_on(fixtures: Fixtures) -> None:
+    """The finding: a switch that was never changed has no row to lock, so one person's first change undid another's."""
+    before = never_changed(fixtures, STANDARD)
+
+    def turn_on() -> SwitchChange:
+        admin = actor(fixtures, "admin")
+        return turn_switch_on(fixtures.console_pool, admin, BOOK, STANDARD, canary_percent=50, reason="x", seen=before)
+
+    with psycopg.connect(fixtures.url) as another, ThreadPoolExecutor(1) as thread:
+        stop = "select sentinel.turn_switch_off(%s, %s, 'ann', 'it pays twice', gen_random_uuid())"
+        another.execute(stop, [fixtures.tenant_id, STANDARD])
+        waits = thread.submit(refused, turn_on)
+        wait_until(lambda: fixtures.one("select exists (select from pg_locks where not granted)"))
+        another.commit()
+        assert waits.result() == "conflict"
+    assert seen(fixtures, STANDARD) == {"on": False, "canary_percent": 0}
+    assert [one["event"] for one in flips(fixtures)] == ["switch_off"]
+
+
+@pytest.mark.parametrize("percent", [100, 50, 0])
+def test_the_first_change_of_what_was_seen_as_it_is_declared_is_made_with_its_event(
+    fixtures: Fixtures, percent: int
+) -> None:
+    admin, before = actor(fixtures, "admin"), never_changed(fixtures, STANDARD)
+    for is_again in (False, True):
+        done = turn_switch_on(
+            fixtures.console_pool, admin, BOOK, STANDARD, canary_percent=percent, reason="x", seen=before
+        )
+        assert done == SwitchChange(STANDARD, True, percent, already=is_again)
+    assert seen(fixtures, STANDARD) == {"on": True, "canary_percent": percent}
+    assert [one["canary_percent"] for one in flips(fixtures)] == [percent]
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_first_change_that_is_refused_leaves_the_switch_as_it_is_declared(fixtures: Fixtures) -> None:
+    admin, before = actor(fixtures, "admin"), never_changed(fixtures, FEE)
+    for percent, code in ((5, "gate-not-passed"), (50, "canary-too-wide")):
+        turned = refused(
+            lambda: turn_switch_on(
+                fixtures.console_pool, admin, BOOK, FEE, canary_percent=percent, reason="x", seen=before
+            )
+        )
+        assert turned == code
+        never_changed(fixtures, FEE)
+        record(fixtures)
+    assert flips(fixtures) == [] and fixtures.broken_invariants() == []
+
+
 def test_agents_are_told_which_systems_a_gate_did_not_try_for_real(fixtures: Fixtures) -> None:
-    record(fixtures, report={"simulated": ["price_difference"], "unproven": ["price_difference", "ticket"]})
+    tried = ["platform", "price_difference", "ticket"]
+    record(fixtures, report={"sandbox": tried, "unproven": ["price_difference", "ticket", "stripe"]})
     on(fixtures)
-    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["price_difference", "ticket"]}
-    record(fixtures, report={"simulated": [], "unproven": ["ticket"]})
-    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["ticket"]}
-    record(fixtures, report={"simulated": [], "unproven": []})
-    assert seen(fixtures) == {"on": True, "canary_percent": 5}
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["price_difference", "ticket", "stripe"]}
+    record(fixtures, report={"sandbox": tried, "unproven": ["stripe"]})
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["stripe"]}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "proven"),
+    [
+        ({"sandbox": ["platform"], "unproven": []}, {"platform_backend"}),
+        ({"sandbox": [], "unproven": ["price_difference"]}, set()), ({"simulated": []}, set()), ({}, set()),
+    ],
+)  # fmt: skip
+def test_a_report_proves_no_system_that_its_version_did_not_know(
+    fixtures: Fixtures, recorded: dict[str, Any], proven: set[str]
+) -> None:
+    """The finding: a report from before Stripe could be settled in did not name it, so that Stripe counted as proven."""
+    record(fixtures, report=recorded)
+    on(fixtures)
+    outside = {system.name for system in OUTSIDE_SYSTEMS} | {*NEVER_TRIED}
+    assert set(seen(fixtures)["unproven"]) == outside - proven
 
 
 def test_a_switch_whose_gate_was_taken_out_of_the_file_needs_no_proof_of_its_systems(fixtures: Fixtures) -> None:
     """No gate can try Stripe, so its branches need a switch without one: an old report must not hold their rows back for ever."""
-    record(fixtures, report={"simulated": [], "unproven": ["ticket", "stripe"]})
+    record(fixtures, report={"sandbox": ["platform", "price_difference"], "unproven": ["ticket", "stripe"]})
     on(fixtures)
     found = switches_and_halts(fixtures.console_pool, fixtures.tenant_id, BOOK)
     assert switch_states(BOOK, found)[FEE] == (True, 5, ["ticket", "stripe"])
@@ -341,12 +413,12 @@ def test_with_its_report_a_switch_goes_on_moves_and_goes_off_and_each_flip_has_i
     record(fixtures)
     age(fixtures, MAX_AGE_DAYS - 0.001)
     assert on(fixtures, percent=5) == SwitchChange(FEE, True, 5, already=False)
-    assert seen(fixtures) == {"on": True, "canary_percent": 5}
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["stripe"]}
     assert on(fixtures, percent=5).already
     assert on(fixtures, percent=50) == SwitchChange(FEE, True, 50, already=False)
-    assert seen(fixtures) == {"on": True, "canary_percent": 50}
+    assert seen(fixtures) == {"on": True, "canary_percent": 50, "unproven": ["stripe"]}
     assert off(fixtures) == SwitchChange(FEE, False, 0, already=False)
-    assert seen(fixtures) == {"on": False, "canary_percent": 0}
+    assert seen(fixtures) == {"on": False, "canary_percent": 0, "unproven": ["stripe"]}
     assert off(fixtures).already
     found = flips(fixtures)
     assert [one["event"] for one in found] == ["switch_on", "switch_on", "switch_off"]

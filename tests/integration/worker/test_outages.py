@@ -132,6 +132,24 @@ def test_an_hour_of_refusals_that_say_nothing_about_the_row_costs_none(
     print(f"0 of 2 rows lost in {runs} runs of {way} at {call}")
 
 
+def test_a_row_that_waits_again_for_the_same_adds_no_trail(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: an outage is tried each minute for each row, and each try kept its steps for ever."""
+    ledger_fixtures.add_with_orders(new_row("r"))
+    trails = []
+    for way in ("401", "401", "401", "403 of the key", "403 of the key"):
+        authority.misbehave = always(WAYS[way], GUARD)
+        with ledger_fixtures.agent(authority.url, max_attempts=3) as agent:
+            agent.run_once()
+        trails.append(ledger_fixtures.one("select count(*) from refunds.step_trails"))
+        ledger_fixtures.make_due()
+    assert trails == [1, 1, 1, 2, 2]
+    authority.misbehave = lambda exchange: False
+    all_done(ledger_fixtures, authority.url)
+    assert ledger_fixtures.one("select count(*) from refunds.step_trails") == 3
+
+
 def test_a_worker_that_counts_outages_loses_the_rows(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +340,18 @@ def test_a_single_run_prints_what_it_did_before_its_database_was_away(
     assert (told["open"], told["trouble"], told["failed"]) == (None, "away", True)
 
 
+def test_rows_are_told_as_done_although_their_reports_could_not_be_recorded_as_received(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: the batch was dropped, so that nothing was printed or counted of the rows that it had executed."""
+    ledger_fixtures.add(new_row("r"))
+    away = patch.object(Ledger, "acknowledge", side_effect=LedgerUnavailable("away"))
+    with ledger_fixtures.agent(authority.url) as agent, away:
+        outcome = agent.run_once()
+    assert [(row.ledger_entry_id, row.state) for row in outcome.rows] == [("r", "EXECUTED")]
+    assert outcome.open is not None and outcome.open.unreported == 1
+
+
 ASKED: dict[str, Callable[[Ledger], Any]] = {
     "the ledger": lambda ledger: ledger.now(),
     "rows that are not entered": lambda ledger: ledger.facts_of_new([new_row("r")]),
@@ -433,6 +463,20 @@ def test_a_key_that_may_not_ask_for_its_heartbeat_does_not_keep_the_authoritys_r
             assert agent._process_one_batch(RowLimit(None)) is False
             assert agent.reaches_authority is is_there
     assert authority.calls == ["heartbeat", "heartbeat"]
+
+
+@pytest.mark.parametrize(("status", "code", "state"), [(401, "unauthenticated", "NEW"), (403, "forbidden", "EXECUTED")])
+def test_a_single_run_wakes_what_waited_where_its_key_may_not_ask_for_its_heartbeat(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, status: int, code: str, state: str
+) -> None:
+    """The finding: after an outage the rows waited out their pauses, although the authority was there."""
+    ledger_fixtures.add(new_row("r"))
+    with ledger_fixtures.agent(DEAD, backoff_seconds=60, backoff_max_seconds=60, guard_timeout_seconds=0.3) as agent:
+        agent.run_once()
+    authority.misbehave = always(problem(status, code), "heartbeat")
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert ledger_fixtures.state("r") == state
 
 
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, looping, new_row, wait_until
+from worker import switch_cache
 from worker.refunds.rows import Change, LedgerEvent, LedgerState, OrderFacts
 
 COUNTS = ("customer_attempts_24h", "account_refunds_30d")
@@ -306,8 +310,37 @@ def test_a_permission_whose_answer_was_lost_before_a_halt_is_put_back_and_paid_a
     for _ in range(2):
         ledger_fixtures.make_due()
         with ledger_fixtures.agent(authority.url) as agent:
-            agent.run_once()
+            outcome = agent.run_once()
         assert entry(ledger_fixtures, "r", "status, attempts") == ("NEW", 0)
+        # The finding: the run ended as if the row had failed, with exit status 1.
+        assert [row.detail for row in outcome.rows] == ["halted"]
+        assert (outcome.failed, outcome.row_failed, outcome.why_outside) == (False, False, None)
+    authority.halted, authority.halts = False, []
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert ledger_fixtures.state("r") == "EXECUTED"
+
+
+def test_a_halt_that_is_set_before_a_row_is_asked_about_puts_it_back_and_it_is_paid_after_it(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: images or a model may take many seconds, and then the row was asked about and denied for good."""
+    monkeypatch.setattr(switch_cache, "FRESH_SECONDS", 0.0)
+    looks = itertools.count()
+
+    def halted_at_the_second_look(exchange: Exchange) -> bool:
+        if exchange.path.endswith("switches") and next(looks) == 1:
+            authority.halted, authority.halts = True, [{"scope": "tenant", "target": "", "level": "pause"}]
+        return False
+
+    ledger_fixtures.add(new_row("r"))
+    authority.misbehave = halted_at_the_second_look
+    with ledger_fixtures.agent(authority.url) as agent:
+        outcome = agent.run_once()
+    assert entry(ledger_fixtures, "r", "status, attempts, last_error") == ("NEW", 0, "halted")
+    assert authority.operations == {} and not outcome.failed
+    authority.misbehave = lambda exchange: False
     authority.halted, authority.halts = False, []
     ledger_fixtures.make_due()
     with ledger_fixtures.agent(authority.url) as agent:

@@ -246,7 +246,7 @@ def test_where_the_newest_card_is_of_other_terms_and_none_can_be_opened_a_person
 def asking() -> AskAuthority:
     return AskAuthority(
         ledger=NOBODY, client=NOBODY, worker_pool=NOBODY, retry_policy=PATIENCE, systems=NOBODY, failpoints=NOBODY,
-        stopping=threading.Event(),
+        stopping=threading.Event(), switch_cache=NOBODY,
     )  # fmt: skip
 
 

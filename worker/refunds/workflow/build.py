@@ -59,13 +59,13 @@ class Dependencies:
 
 def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threading.Event) -> Runner:
     """A runner with the real steps."""
-    card = ConfirmCard(parts.confirmations, parts.systems)
+    card, switch_cache = ConfirmCard(parts.confirmations, parts.systems), SwitchCache(parts.client)
     acting_steps: list[Step] = [
         RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser),
         card,
         AskAuthority(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
-            failpoints=failpoints, stopping=stopping, act_within_seconds=parts.act_within_seconds,
+            failpoints=failpoints, stopping=stopping, switch_cache=switch_cache, act_within_seconds=parts.act_within_seconds,
         ),
         ExecuteBySystem(
             ledger=parts.ledger, client=parts.client, worker_pool=parts.worker_pool, retry_policy=parts.retry_policy, systems=parts.systems,
@@ -73,7 +73,7 @@ def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threa
         ),
         Confirm(parts.ledger, parts.retry_policy, failpoints),
     ]  # fmt: skip
-    return Runner([*_read_only_steps(parts, card, stopping), *acting_steps], failpoints)
+    return Runner([*_read_only_steps(parts, card, switch_cache, stopping), *acting_steps], failpoints)
 
 
 def build_simulator(parts: Dependencies) -> Runner:
@@ -86,13 +86,15 @@ def build_simulator(parts: Dependencies) -> Runner:
         UnreachableStep(StepName.EXECUTE_BY_SYSTEM),
         UnreachableStep(StepName.CONFIRM),
     ]
-    return Runner([*_read_only_steps(parts, card, threading.Event()), *simulated_steps])
+    return Runner([*_read_only_steps(parts, card, SwitchCache(parts.client), threading.Event()), *simulated_steps])
 
 
-def _read_only_steps(parts: Dependencies, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
+def _read_only_steps(
+    parts: Dependencies, card: ConfirmCard, switch_cache: SwitchCache, stopping: threading.Event
+) -> list[Step]:
     """The steps that change nothing outside; the simulator has them too."""
     return [
-        KillSwitch(SwitchCache(parts.client), parts.routes, parts.systems, parts.retry_policy, stopping),
+        KillSwitch(switch_cache, parts.routes, parts.systems, parts.retry_policy, stopping),
         CheckParams(),
         GateCommon(),
         QueryOrder(parts.directories),

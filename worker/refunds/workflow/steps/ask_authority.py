@@ -35,6 +35,7 @@ from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, Stopped, lease_lost, to_person
 from worker.refunds.workflow.steps.order_and_image import paid_of
 from worker.settlement.registry import Systems
+from worker.switch_cache import SwitchCache, halts_cover
 
 # ask_authority.
 
@@ -78,15 +79,20 @@ class AskAuthority:
 
     def __init__(
         self, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, systems: Systems, failpoints: Failpoints,
-        stopping: threading.Event, act_within_seconds: int = 150,
+        stopping: threading.Event, switch_cache: SwitchCache, act_within_seconds: int = 150,
     ) -> None:  # fmt: skip
-        self._act_within_seconds = act_within_seconds
+        self._act_within_seconds, self._switch_cache = act_within_seconds, switch_cache
         self._ledger, self._client, self._worker_pool, self._retry_policy = ledger, client, worker_pool, retry_policy
         self._systems, self._failpoints, self._stopping = systems, failpoints, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Record and send the questions of the rows that are escalated or whose settlement system is ready."""
-        here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
+        for context in self._halted_meanwhile(contexts):
+            context.event = transitions.let_go(context.row, transitions.HALTED)
+        here = [
+            context for context in contexts
+            if context.event is None and (context.escalation is not None or self._is_ready(context))
+        ]  # fmt: skip
         for context in here:
             context.encloses_start = context.escalation is None and self._encloses_start(context)
         self._fix_questions(here)
@@ -104,6 +110,23 @@ class AskAuthority:
             context.encloses_start = True
         self._fix_questions(begun)
         self._ask_all([context for context in begun if context.outcome is None])
+
+    def _halted_meanwhile(self, contexts: Sequence[RunContext]) -> list[RunContext]:
+        """The rows that would be asked about for the first time, under a halt that was set since the run began.
+
+        The authority would deny them for good. Put back they go to a person, or on, as kill_switch then finds.
+        """
+        new = [each for each in contexts if each.escalation is None and _is_never_asked(each)]
+        if not new:
+            return []
+        try:
+            board = self._switch_cache.current()
+        except (Unreachable, Rejected):
+            return []  # the authority itself knows it
+        return [
+            each for each in new
+            if halts_cover(board, agent_id=each.row.agent_id, action=each.row.action, scenario=each.row.scenario)
+        ]  # fmt: skip
 
     def _ask_all(self, contexts: Sequence[RunContext]) -> None:
         # A row that got no answer before is asked alone: one that breaks its call must not keep its neighbours waiting.
@@ -134,9 +157,7 @@ class AskAuthority:
         return self._systems.is_ready(context.settles_in)
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
-        fresh = [
-            each for each in contexts if each.encloses_start or (each.row.guard_request is None and each.params is None)
-        ]
+        fresh = [each for each in contexts if each.encloses_start or _is_never_asked(each)]
         if not fresh:
             return
         questions = [(each, params_of(each)) for each in fresh]
@@ -180,6 +201,8 @@ class AskAuthority:
         row, answer, reason = context.row, context.answer, context.escalation
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
+        if context.event is not None:
+            return StepResult({"halt": "set meanwhile"})
         if answer is None:
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
@@ -246,6 +269,11 @@ def _lacks_receipt(context: RunContext) -> bool:
         return False
     is_executed = (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None)
     return answer.start is None and (answer.status == "already_started" or is_executed)
+
+
+def _is_never_asked(context: RunContext) -> bool:
+    """Whether no question about the row is fixed, in an earlier run or in this one."""
+    return context.row.guard_request is None and context.params is None
 
 
 def _status_of(context: RunContext) -> str | None:
