@@ -172,7 +172,7 @@ def _revoke(context: ConsoleContext, about: str) -> str:
     if shell.typed():
         raise InvalidInput("revoking a key takes no further fields")
     revoke_key(context.pool, actor().tenant_id, path_id(about, "key"), actor=actor())
-    return "The key is revoked; it is refused everywhere within a second."
+    return "The key is revoked; it is refused within a second, by an MCP proxy within two."
 
 
 def _form_id(wanted: dict[str, Any]) -> uuid.UUID:

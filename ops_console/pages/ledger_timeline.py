@@ -176,11 +176,11 @@ def _cards(cards: list[Card]) -> Iterator[Moment]:
             ("amount", money(card.amount_minor, card.currency)),
             ("until", f"{card.expires_at:%Y-%m-%d %H:%M:%S} UTC"),
         )
-        yield Moment(card.created_at, "customer", "Confirm card sent", "pending", facts=asked)
+        yield Moment(card.created_at, "customer", "Confirm card opened", "pending", facts=asked)
         if card.answered_at is not None:
             yield Moment(card.answered_at, "customer", "The customer answered", card.status)
         elif card.status == "expired":
-            yield Moment(card.expires_at, "customer", "The customer did not answer in time", card.status)
+            yield Moment(card.expires_at, "customer", "No answer in time", card.status)
 
 
 def _settled(life: Life) -> Iterator[Moment]:

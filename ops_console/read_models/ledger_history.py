@@ -65,7 +65,7 @@ class LedgerEffectRow:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A confirm card that was sent to the customer."""
+    """A confirm card. Whether its link was sent is not granted to the console."""
 
     status: str
     amount_minor: int

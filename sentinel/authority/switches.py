@@ -290,7 +290,8 @@ class GateRefused(Conflict):
 
     def __init__(self, switch: str, gate: str, why: str, stands: SwitchRow | None) -> None:
         stays = f"on for {stands.canary_percent} % of the accounts" if stands and stands.is_on else "off"
-        super().__init__(f"{switch} stays {stays}: {REFUSALS[why]}; run `sentinel gates run {gate}` and try again")
+        run = f"`sentinel gates run {gate} --record --as EMAIL`"
+        super().__init__(f"{switch} stays {stays}: {REFUSALS[why]}; run {run} and try again")
         self.why = why
 
 

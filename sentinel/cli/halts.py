@@ -59,7 +59,9 @@ def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
 
 @group.command("set")
 @click.option("--scope", type=click.Choice(SCOPES), required=True, help="What to stop; global stops every tenant.")
-@click.option("--target", default="", help='The agent, action (or "refund.*") or scenario.')
+@click.option(
+    "--target", default="", help='The agent, action (or "refund.*") or scenario; for agent_action "AGENT ACTION".'
+)
 @click.option(
     "--level", type=click.Choice(LEVELS), default="kill", show_default=True, help="What agents see in their heartbeat."
 )

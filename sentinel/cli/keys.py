@@ -89,7 +89,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
-    """Revoke a key; it is refused everywhere within a second."""
+    """Revoke a key; it is refused within a second, by an MCP proxy within two."""
     with open_pool(login=SUPERUSER) as pool:
         revoke_key(pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"))
     show({"key_id": key_id, "revoked": True}, as_json, "Revoked.")

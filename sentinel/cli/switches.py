@@ -115,7 +115,7 @@ def list_(directory: Path | None, tenant: str | None, as_json: bool) -> None:
 def on(
     name: str, canary: int | None, reason: str, email: str, directory: Path | None, tenant: str | None, as_json: bool
 ) -> None:
-    """Turn a switch on, or move its canary. A gated one needs a fresh passing report: `sentinel gates run`."""
+    """Turn a switch on, or move its canary. A gated one needs a fresh passing report: `sentinel gates run --record`."""
     declared_switches = _declared_switches(directory)
     if canary is None:
         if declared_switches.fault is None and known_switch(declared_switches, name).gate is not None:

@@ -193,7 +193,8 @@ def first_difference(recorded: str, arriving: str) -> str:
 def _difference(one: Any, other: Any, path: str) -> str | None:
     if isinstance(one, dict) and isinstance(other, dict) and not {"amount_minor"} & (one.keys() | other.keys()):
         for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key):
+            # As text, because in Python true is equal to 1.
+            if canonical_json(one.get(key)) != canonical_json(other.get(key)):
                 return _difference(one.get(key), other.get(key), f"{path}.{key}" if path else key)
         return None
     return path

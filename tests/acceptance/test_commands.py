@@ -42,6 +42,11 @@ def test_every_command_explains_itself() -> None:
         assert len(first) > 10, path
 
 
+def test_the_command_that_halts_says_how_one_action_of_one_agent_is_named() -> None:
+    told = " ".join(CliRunner().invoke(main, ["halts", "set", "--help"]).output.split())
+    assert 'for agent_action "AGENT ACTION"' in told
+
+
 def test_every_command_that_prints_data_prints_json_for_scripts(served: Served) -> None:
     approval = served.guard(guard_body(value=300))["approval_id"]
     asked = [

@@ -14,7 +14,8 @@ from sentinel.core.errors import InvalidInput, PasswordChangeRequired, TooManyOp
 from sentinel.core.operation import IDENTIFIER_PARAMS, MAX_IDENTIFIER, MAX_KEY, MAX_TEXT, build_operation
 from sentinel.platform.http.problems import STATUSES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "CONTRACT.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "CONTRACT.md").read_text()
 
 
 def digest(params: str) -> str:
@@ -40,6 +41,16 @@ def test_the_codes_of_every_refusal_are_on_the_page() -> None:
     (row,) = re.findall(r"\| Codes \| .*", PAGE)
     kinds = (*STATUSES, TooManyOpenPermits, TooManyOpenQuestions, PasswordChangeRequired, CanaryTooWide, GateRefused)
     assert {kind.code for kind in kinds} - set(re.findall(r"`([a-z-]+)`", row)) == set()
+
+
+def test_the_codes_of_the_other_protocols_are_on_their_page() -> None:
+    raised: set[str] = set()
+    for name, call in (("aap", "AapConflict"), ("access_requests", "_Refusal"), ("access_requests", "_denied")):
+        source = (ROOT / "sentinel" / "authority" / "api" / f"{name}.py").read_text()
+        found = re.findall(rf'{call}\(\s*"([a-z_]+)"', source)
+        assert found, call
+        raised.update(found)
+    assert raised - set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "wires.md").read_text())) == set()
 
 
 def test_the_page_names_the_params_that_are_identifiers() -> None:

@@ -205,7 +205,7 @@ def _params(subject: Mapping[str, Any], action: Mapping[str, Any], resource: Map
     """
     found = dict(action.get("properties", {}))
     for name, value in resource.get("properties", {}).items():
-        if name in found and found[name] != value:
+        if name in found and not _is_same(found[name], value):
             raise InvalidInput.of(
                 f"resource.properties.{str(name)[:64]}", "has another value in the action's properties"
             )
@@ -214,3 +214,12 @@ def _params(subject: Mapping[str, Any], action: Mapping[str, Any], resource: Map
         if name in found:
             raise InvalidInput.of(f"properties.{name}", "is a reserved name; use another one")
     return {**found, "subject": dict(subject), "resource_type": resource["type"]}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal; in Python true is equal to 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 import structlog
 
+from sentinel.core.errors import SentinelError
+from sentinel.platform.http.problems import status_of
 from sentinel.platform.http.wire import EdgeResponse, Handler, QuickHandler, Request, request_id_of
 from sentinel.platform.tracing import Tracing
 
@@ -48,7 +50,7 @@ class TracedHandler(QuickHandler):
         self._handler, self._name, self._tracing = handler, name, tracing
 
     def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
-        """Call the wrapped handler, and record the span after the answer was sent."""
+        """Call the wrapped handler, and record the span after the answer was sent; of a refusal that is known at once, before."""
         began_ns = time.time_ns()
         traceparent = request.environ.get("HTTP_TRACEPARENT", "")
 
@@ -58,7 +60,12 @@ class TracedHandler(QuickHandler):
             with contextlib.suppress(Exception):
                 self._record(request, answer, traceparent, began_ns)
 
-        self._handler.begin(request, replied)
+        try:
+            self._handler.begin(request, replied)
+        except SentinelError as refusal:  # whoever called makes the answer of it
+            with contextlib.suppress(Exception):
+                self._record(request, EdgeResponse(b"", status_of(refusal)[0]), traceparent, began_ns)
+            raise
 
     def _record(self, request: Request, answer: EdgeResponse, traceparent: str, began_ns: int) -> None:
         attributes = span_attributes(answer)

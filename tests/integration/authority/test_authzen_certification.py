@@ -128,6 +128,12 @@ BROKEN: dict[str, Any] = {
     "context is a text": {**WHOLE, "context": "now"},
     "an id with a line break": {**WHOLE, "resource": {"type": "record", "id": "record\n1"}},
     "one property said twice": asked(ALICE, action("write", status="active"), ARCHIVED),
+    "one property said as true and as 1": asked(
+        ALICE, action("read", fresh=True), {**FIRST, "properties": {"fresh": 1}}
+    ),
+    "one property said as true and as 1, within a list": asked(
+        ALICE, action("read", flags=[True]), {**FIRST, "properties": {"flags": [1]}}
+    ),
 }
 
 

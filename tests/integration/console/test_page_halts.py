@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.halts import HaltRow, LastEffect, last_effect
-from sentinel.store.ids import new_id
+from sentinel.store.ids import new_id, random_bytes, unix_milliseconds, uuid7
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
 from tests.support.ledger_fixtures import wait_until
@@ -61,6 +61,17 @@ def test_a_consoles_clock_that_is_ahead_hides_nothing_that_gets_through(
     assert "Nothing got through." in words(ann.get("/ops/halts"))
     start(fixtures, before)
     wait_until(lambda: "1 got through, the last" in words(ann.get("/ops/halts")))
+
+
+def test_the_page_says_how_far_off_an_authoritys_clock_may_be_for_what_it_finds(fixtures: Any) -> None:
+    """An effect is looked for by its id, which has the time of the authority's machine."""
+    before, ann = fixtures.guard("100.00"), fixtures.browser("ann", "approver")
+    assert ann.submit("/ops/halts", scope="agent", target="retail-refund-agent", reason="x").status_code == 303
+    ahead = uuid7(unix_milliseconds() + 50_000, random_bytes(10))
+    fixtures.sql(START, fixtures.tenant_id, ahead, before.operation_id)
+    told = words(ann.get("/ops/halts"))
+    assert "1 got through, the last" in told
+    assert "found only where the clock of the authority that recorded it is within a minute of the database's" in told
 
 
 def test_what_was_measured_long_after_a_halt_is_not_measured_again(

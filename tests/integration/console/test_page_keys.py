@@ -89,6 +89,7 @@ def test_a_key_is_rotated_and_revoked_with_proof(fixtures: Any) -> None:
     assert "still works during the overlap" in words(made)
     assert abe.submit(f"{path}/rotate", **form).status_code == 409
     assert abe.submit(f"{path}/revoke").status_code == 303
+    assert "refused within a second, by an MCP proxy within two" in words(abe.get("/ops/keys"))
     again = abe.submit(f"{path}/revoke")
     assert again.status_code == 409 and "was revoked before" in words(again)
     assert abe.submit(f"{path}/rotate", **{**form, "key_id": form_id(again)}).status_code == 409

@@ -24,7 +24,7 @@ from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_history import LedgerReportRow, Life, Trail, Wrong
+from ops_console.read_models.ledger_history import Card, LedgerReportRow, Life, Trail, Wrong
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
@@ -312,6 +312,14 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
         "Report discarded",
         "discarded by anna: CASE-7",
     )
+
+
+def test_a_confirm_card_is_not_called_sent_because_its_link_may_not_have_been() -> None:
+    opened = datetime.now(UTC)
+    card = Card("expired", 1999, "USD", opened, opened + timedelta(days=1), None)
+    assert [one.title for one in timeline(Life([], [], [], [card], [], [], [], []))] == [
+        "Confirm card opened", "No answer in time",
+    ]  # fmt: skip
 
 
 def test_a_refund_that_a_bank_sent_back_is_not_called_a_wrong_execution() -> None:

@@ -187,6 +187,8 @@ def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtu
     )
     closed = abe.submit(f"{SWITCH}/on", **form, proof=PASSWORD)
     assert closed.status_code == 409 and "there is no launch-gate report" in words(closed)
+    # In the refusal and beside the form: a report that is not recorded opens nothing.
+    assert words(closed).count("sentinel gates run fee --record --as EMAIL") == 2
     record(fixtures)
     for given in ({"canary_percent": "101"}, {"canary_percent": "5.5"}, {"canary_percent": ""}, {"reason": " "}):
         assert abe.submit(f"{SWITCH}/on", **{**form, **given}).status_code == 400, given

@@ -75,6 +75,27 @@ def test_a_guard_is_a_span_of_the_callers_trace_without_arguments(
     assert "key_of_the_traced" not in str(told), "no key, no params"
 
 
+def test_what_is_refused_at_once_is_a_span_too(
+    fixtures: Fixtures, traced: Tracing, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "tracing_of", lambda service: traced)
+    settings = Settings(database_url=fixtures.url, secret_keys=(SECRET,))
+    limit = SharedRateLimit(per_second=1, burst=1, clock=lambda: 1000.0)
+    app = InProcessApp(create_app(settings, fixtures.authority, limit))
+    try:
+        headers = {"X-API-Key": fixtures.key, "traceparent": PARENT}
+        statuses = [
+            app.test_client().post("/api/sentinel/action/guard", json=guard_body(), headers=headers).status_code
+            for _ in range(2)
+        ]
+    finally:
+        app.close()
+    assert statuses == [200, 429]
+    _, of_refused = spans.get_finished_spans()
+    assert dict(of_refused.attributes or {}) == {"http.response.status_code": 429}
+    assert f"{of_refused.context.trace_id:032x}" == PARENT[3:35]
+
+
 def test_a_failing_span_harms_no_answer(fixtures: Fixtures, traced: Tracing, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: Any, **named: Any) -> None:
         raise RuntimeError("no")

@@ -99,6 +99,14 @@ def test_any_other_name_is_another_operation_and_the_difference_is_named(params:
     assert first_difference(one.canonical, other.canonical) == name
 
 
+@pytest.mark.parametrize(("one", "other"), [(True, 1), (False, 0), ([True], [1]), ({"in": False}, {"in": 0})])
+def test_where_a_truth_value_stands_for_the_number_that_equals_it_in_python_the_param_is_named(
+    one: Any, other: Any
+) -> None:
+    name = "params.x.in" if isinstance(one, dict) else "params.x"
+    assert first_difference(operation({"x": one}).canonical, operation({"x": other}).canonical) == name
+
+
 @pytest.mark.parametrize(
     "amount",
     [
