@@ -35,7 +35,8 @@ from tests.support.warm_process import WarmProcess
 if TYPE_CHECKING:
     from tests.adapters.proxy_processes import ProxyProcesses
 
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 150
+"""Longer than a driver's client waits, twice."""
 ADAPTERS = {
     "plain": None,
     "langchain": "langchain",
@@ -142,7 +143,7 @@ class Agent:
             raise AssertionError(f"no answer: {(self.folder / 'driver.log').read_text()[-3000:]}")
         answer: dict[str, Any] = json.loads(line)
         if answer.get("died"):
-            process.wait(10)
+            process.wait(60)
             self.kill()
         return answer
 
