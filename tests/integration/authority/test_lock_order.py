@@ -329,7 +329,7 @@ def test_over_http_it_is_a_409_that_says_when_to_come_back(fixtures: Fixtures) -
 
 
 def test_two_locks_one_after_the_other_are_two_seconds_together(fixtures: Fixtures) -> None:
-    """Who waited for an advisory lock has so much less long_enough for the row behind it."""
+    """Who waited for an advisory lock has so much less time for the row behind it."""
     account = unique("acct")
     is_held, let_go = threading.Event(), threading.Event()
 
