@@ -25,12 +25,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.authority.api import key_lookups
 from sentinel.client import AsyncClient, Client
-from sentinel.store import database
+from sentinel.store import batch_commit, database, loop_connections, queries
 from sentinel.store.embedded import RunningServer, find_binaries, remove, running
 from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
+from tests.support.harness import PATIENT_SECONDS
 from tests.support.kept_databases import KeptDatabases
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
@@ -216,6 +217,21 @@ def _database_of(request: pytest.FixtureRequest, kept: KeptDatabases, template: 
     """A database as the template; of a test marked `fresh_database`, or of such a module, a copy of its own."""
     is_fresh = request.node.get_closest_marker("fresh_database") is not None
     return kept.copy_of(template) if is_fresh else kept.one_of(template)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built from now on gives up no lock and no statement before one of the server's processes that stands still goes on.
+
+    For races and waits whose claim is not how long anybody waits (`authority/test_lock_order.py` has that). By
+    `pytest.mark.usefixtures("patient")`, which comes before what a test names among its arguments.
+    """
+    for name in ("STATEMENT_TIMEOUT_MS", "LOCK_TIMEOUT_MS"):
+        monkeypatch.setattr(database, name, int(1000 * PATIENT_SECONDS))
+    for module in (queries, batch_commit):
+        monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(batch_commit, "WAIT_SECONDS", PATIENT_SECONDS + 10)
+    monkeypatch.setattr(loop_connections, "FREE_WAIT_SECONDS", PATIENT_SECONDS)
 
 
 @pytest.fixture
