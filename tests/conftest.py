@@ -232,6 +232,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(batch_commit, "WAIT_SECONDS", PATIENT_SECONDS + 10)
     monkeypatch.setattr(loop_connections, "FREE_WAIT_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setitem(cast(Any, database.Pool.__init__).__kwdefaults__, "wait_seconds", PATIENT_SECONDS)
 
 
 @pytest.fixture
