@@ -295,9 +295,8 @@ def test_many_rows_are_retried_although_that_takes_longer_than_a_statement(
     run = ledger_fixtures.admin.execute
     monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", int(100 * overload()))
     monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
-    for attempt in range(
-        3
-    ):  # a server that stands still within one statement ends that run: what takes too long ends each
+    # A server that stands still within one statement ends that run: what takes too long ends each.
+    for attempt in range(3):
         run("set session_replication_role = replica")
         run("delete from refunds.ledger_entries")
         run("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, last_error)"
