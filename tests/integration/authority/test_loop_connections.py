@@ -143,6 +143,7 @@ def test_a_type_of_our_own_is_found_by_its_name(fixtures: Fixtures, on: Any) -> 
         pool.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_while_every_connection_is_taken_others_wait_and_are_then_refused(
     fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
