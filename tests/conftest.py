@@ -45,6 +45,7 @@ for kind in (Client, AsyncClient):
     cast(FunctionType, kind.__init__).__kwdefaults__["timeout_seconds"] = 30.0  # type: ignore[index]
 # And a database that stands still with the test has not fallen silent.
 database.SILENCE_SECONDS = 60.0
+database.CONNECT_SECONDS = "60"
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
 structlog.configure(
     processors=[
