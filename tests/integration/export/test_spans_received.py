@@ -72,7 +72,7 @@ def test_an_agents_call_of_a_tool_is_one_trace_to_the_authority_without_its_argu
     key = fixtures.key  # a worker's, so that the facts count
     with traced_authority(fixtures) as url:
         command = [sys.executable, "-c", AGENT, url, key, str(TOOLS)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=Path(ROOT))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(ROOT))
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         wait_until(lambda: len(collector.spans()) >= 12)
     tool = ("invoke_agent", "execute_tool")
