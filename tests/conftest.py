@@ -32,7 +32,7 @@ from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
 from tests.support.harness import PATIENT_SECONDS
-from tests.support.kept_databases import KeptDatabases
+from tests.support.kept_databases import KeptDatabases, end_all_in
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
 
@@ -203,6 +203,7 @@ def furnished_template(pg_server: RunningServer, migrated_template: str) -> tupl
 
 def _create(server: RunningServer, name: str, template: str) -> None:
     with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        end_all_in(connection, template)
         connection.execute(f"create database {name} template {template} strategy file_copy".encode())
 
 

@@ -29,6 +29,7 @@ from tests.support.adapter_environments import (
 )
 from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import decide
+from tests.support.kept_databases import drop_database
 from tests.support.roomy import roomy_policies
 from tests.support.warm_process import WarmProcess
 
@@ -179,7 +180,7 @@ def place(
     fixtures.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         for name in names:
-            connection.execute(f"drop database {name} with (force)".encode())
+            drop_database(connection, name)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tests.browser.place import Place, filled_place
 from tests.browser.watch import Watch
 from tests.conftest import at
 from tests.integration.console.conftest import PASSWORD
+from tests.support.kept_databases import drop_database
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -43,7 +44,7 @@ def place(pg_server: RunningServer, migrated_template: str) -> Iterator[Place]:
     with filled_place(at(pg_server.admin_url, name)) as made:
         yield made
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+        drop_database(connection, name)
 
 
 @dataclass

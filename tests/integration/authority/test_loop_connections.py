@@ -174,7 +174,7 @@ def test_a_connection_that_the_server_ended_is_replaced_unseen(fixtures: Fixture
 
 def end_backends(fixtures: Fixtures) -> None:
     fixtures.admin.execute(
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = current_user and query like '%* 2%'"
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where usename = current_user and query like '%* 2%'"
         " and pid <> pg_backend_pid()"
     )
 
@@ -420,7 +420,7 @@ def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_
         behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
         await asyncio.to_thread(
             fixtures.admin.execute,
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where query like '%public.keep%' and pid <> pg_backend_pid()",
+            "select pg_terminate_backend(pid, 60000) from pg_stat_activity where query like '%public.keep%' and pid <> pg_backend_pid()",
         )
         assert await asyncio.gather(first, behind) == [[2], [5]]
         assert connections.in_use == 0
