@@ -148,7 +148,7 @@ def waits_without_a_number(fixtures: Fixtures) -> bool:
         return bool(seen)
 
     wait_until(somebody_waits, 60)
-    return seen[0] == (True,)
+    return seen[0][0] is True
 
 
 def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:
