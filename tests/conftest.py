@@ -25,13 +25,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.authority.api import key_lookups
 from sentinel.client import AsyncClient, Client
-from sentinel.store import database
+from sentinel.store import batch_commit, database, loop_connections, queries
 from sentinel.store.embedded import RunningServer, find_binaries, remove, running
 from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
-from tests.support.kept_databases import KeptDatabases
+from tests.support.harness import PATIENT_SECONDS
+from tests.support.kept_databases import KeptDatabases, end_all_in
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
 
@@ -44,6 +45,7 @@ for kind in (Client, AsyncClient):
     cast(FunctionType, kind.__init__).__kwdefaults__["timeout_seconds"] = 30.0  # type: ignore[index]
 # And a database that stands still with the test has not fallen silent.
 database.SILENCE_SECONDS = 60.0
+database.CONNECT_SECONDS = "60"
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
 structlog.configure(
     processors=[
@@ -201,6 +203,7 @@ def furnished_template(pg_server: RunningServer, migrated_template: str) -> tupl
 
 def _create(server: RunningServer, name: str, template: str) -> None:
     with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        end_all_in(connection, template)
         connection.execute(f"create database {name} template {template} strategy file_copy".encode())
 
 
@@ -216,6 +219,22 @@ def _database_of(request: pytest.FixtureRequest, kept: KeptDatabases, template: 
     """A database as the template; of a test marked `fresh_database`, or of such a module, a copy of its own."""
     is_fresh = request.node.get_closest_marker("fresh_database") is not None
     return kept.copy_of(template) if is_fresh else kept.one_of(template)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built from now on gives up no lock and no statement before one of the server's processes that stands still goes on.
+
+    For races and waits whose claim is not how long anybody waits (`authority/test_lock_order.py` has that). By
+    `pytest.mark.usefixtures("patient")`, which comes before what a test names among its arguments.
+    """
+    for name in ("STATEMENT_TIMEOUT_MS", "LOCK_TIMEOUT_MS"):
+        monkeypatch.setattr(database, name, int(1000 * PATIENT_SECONDS))
+    for module in (queries, batch_commit):
+        monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(batch_commit, "WAIT_SECONDS", PATIENT_SECONDS + 10)
+    monkeypatch.setattr(loop_connections, "FREE_WAIT_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setitem(cast(Any, database.Pool.__init__).__kwdefaults__, "wait_seconds", PATIENT_SECONDS)
 
 
 @pytest.fixture

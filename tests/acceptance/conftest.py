@@ -13,6 +13,7 @@ from sentinel.store.embedded import RunningServer
 from tests.acceptance.demos import Demo, demo_folder, running_demo
 from tests.conftest import at
 from tests.support.fixtures import add_tenant, unique
+from tests.support.kept_databases import drop_database
 from tests.support.served_programs import Served, served_on
 
 NewDatabase = Callable[[], str]
@@ -33,7 +34,7 @@ def new_database(pg_server: RunningServer, migrated_template: str) -> Iterator[N
     yield make
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         for name in made:
-            connection.execute(f"drop database {name} with (force)".encode())
+            drop_database(connection, name)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.platform.serving.process_group import die_with_parent
-from tests.support.busy import long_enough, overload
+from tests.support.busy import long_enough
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
 
@@ -127,7 +127,7 @@ def start_demo(
         preexec_fn=partial(die_with_parent, os.getpid()),
     )  # fmt: skip
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], within * overload())
+    readable, _, _ = select.select([process.stdout], [], [], long_enough(within))
     line = process.stdout.readline() if readable else ""
     took = time.monotonic() - began
     if not line:

@@ -29,7 +29,7 @@ def printed(variable: str, value: str, *changes: tuple[str, str]) -> str:
         assert shown in lines
         lines = lines.replace(shown, here)
     command = ["sh", "-c", f"{variable}='{value}'\n{lines}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
     return done.stdout.replace("\r\n", "\n")
 
 
@@ -44,7 +44,7 @@ def test_the_deployments_check_is_answered_and_starts_nothing(demo: Demo) -> Non
     )
     line = question.replace("http://127.0.0.1:7860", demo.authority).replace("$KEY", demo.told["agent_api_key"])
     for _ in range(2):
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=150, check=True)
         answer = json.loads(done.stdout)
         # Asked again, what had been started would be `already_started`.
         assert (answer["decision"], answer["status"], answer["reason_code"]) == (
@@ -57,7 +57,7 @@ def test_the_deployments_check_is_answered_and_starts_nothing(demo: Demo) -> Non
 def test_the_readmes_order_is_taken_once_and_under_its_id_no_other(demo: Demo) -> None:
     """Also by whoever first pasted the line that the demo prints."""
     line = curl_line(DemoOrderSource(**demo.told["order_source"]))
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=150, check=True)
     assert int(done.stdout.split()[1]) == 200, done.stdout
     here = (("http://127.0.0.1:7862", demo.orders),)
 

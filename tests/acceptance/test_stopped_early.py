@@ -12,7 +12,7 @@ import pytest
 from sentinel.store.embedded import running
 from sentinel.store.embedded.layout import Layout
 from tests.acceptance.demos import demo_folder, port_options
-from tests.support.busy import overload
+from tests.support.busy import long_enough
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming
 
@@ -31,6 +31,14 @@ def has_come(folder: Path, moment: str) -> bool:
     if moment == "server":
         return any((folder / "postgres").glob("[0-9]*/postmaster.pid"))
     return moment in begun(folder)
+
+
+def frozen(process: subprocess.Popen[str], folder: Path) -> set[str]:
+    """Stop it where it is, until it is sent a signal to go on; the children there have been. The test may stand still meanwhile."""
+    process.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{process.pid}/stat")
+    assert eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] in "TZ", within=20, every=0.005)
+    return begun(folder)
 
 
 # When the signals come, which, and what is not begun after them.
@@ -54,12 +62,13 @@ def test_a_signal_while_it_starts_begins_nothing_more_and_leaves_nothing(
             env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         try:
-            assert eventually(lambda: has_come(folder, moment), within=40 * overload(), every=0.005)
-            before = begun(folder)
+            assert eventually(lambda: has_come(folder, moment), within=40, every=0.005)
+            before = frozen(process, folder)
             for number in numbers:
                 process.send_signal(number)
+                process.send_signal(signal.SIGCONT)
                 time.sleep(0.02)
-            _, said = process.communicate(timeout=30 * overload())
+            _, said = process.communicate(timeout=long_enough(30))
         finally:
             process.kill()
             process.wait()
@@ -80,9 +89,9 @@ def test_serve_told_to_stop_while_its_database_starts_leaves_nothing() -> None:
             stderr=subprocess.DEVNULL, env=clean_env(SENTINEL_DATA_DIR=str(folder), SENTINEL_PORT=str(free_port())),
         )  # fmt: skip
         try:
-            assert eventually(lambda: has_come(folder, "server"), within=40 * overload(), every=0.005)
+            assert eventually(lambda: has_come(folder, "server"), within=40, every=0.005)
             process.terminate()
-            assert process.wait(30 * overload()) == 0
+            assert process.wait(long_enough(30)) == 0
         finally:
             process.kill()
             process.wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import jwt
 
-from sentinel.mcp_proxy.main import main
+from tests.adapters.patient_proxy import main
 
 _decode = jwt.decode
 

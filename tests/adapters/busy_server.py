@@ -36,6 +36,12 @@ async def refund(server: StdioUpstream, payment: str, seconds: float = 60) -> st
         return upstream.reason_of(error)
 
 
+async def noted(notes: Path, payment: str) -> None:
+    """Until the server acts on a payment."""
+    while payment not in notes.read_text():
+        await asyncio.sleep(0.02)
+
+
 class Processes:
     """A server whose processes note their ids beside `notes`."""
 
@@ -81,15 +87,16 @@ async def given_up(notes: Path) -> dict[str, Any]:
     """What runs once somebody gave up while the first process started, while it was replaced, and at the end."""
     behaviour, processes = Path(f"{notes}.behaviour"), Processes(notes)
     server = processes.server
-    asyncio.get_running_loop().call_later(60, processes.kill)  # where one that nobody ends is waited for
+    asyncio.get_running_loop().call_later(200, processes.kill)  # where one that nobody ends is waited for
     await processes.give_up("gone")
     found: dict[str, Any] = {"starting": [await refund(server, "next"), processes.count()]}
     behaviour.write_text("blocks")
-    upstream.CONNECT_SECONDS = 0.5
     await refund(server, "lost", seconds=0.5)
+    await noted(notes, "lost")
     behaviour.write_text("blocks once")
+    upstream.CONNECT_SECONDS = 0.5
     await processes.give_up("gone")
-    upstream.CONNECT_SECONDS = 10.0
+    upstream.CONNECT_SECONDS = 20.0
     found["replaced"] = [await refund(server, "next"), processes.count()]
     await server.close()
     found["closed"] = processes.count()["running"]
@@ -114,18 +121,19 @@ async def main(notes: Path) -> None:
     """Prints one JSON object."""
     behaviour = Path(f"{notes}.behaviour")
     server = StdioUpstream([sys.executable, "-m", "tests.adapters.payments_server", str(notes)], env={})
+    upstream.CONNECT_SECONDS = 20.0
     first = await refund(server, "warm")  # the process is there
-    upstream.CONNECT_SECONDS = 0.5
     behaviour.write_text("blocks")
     acting = asyncio.create_task(refund(server, "acting"))
-    while "acting" not in notes.read_text():
-        await asyncio.sleep(0.02)
+    await noted(notes, "acting")
+    upstream.CONNECT_SECONDS = 0.5
     meanwhile = await asyncio.gather(refund(server, "second"), refund(server, "third"))
+    upstream.CONNECT_SECONDS = 20.0
     behaviour.write_text("works")
     done, after = await acting, await refund(server, "after")
     behaviour.write_text("blocks")
     lost = await refund(server, "lost", seconds=0.5)
-    upstream.CONNECT_SECONDS = 10.0
+    await noted(notes, "lost")
     behaviour.write_text("blocks once")  # the old process stays as it is, a new one works
     again = await refund(server, "again")
     await server.close()

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from sentinel.cli.scratch import listening
+from sentinel.store import database
 from sentinel.store.embedded import RunningServer
 from tests.conftest import at
 from tests.support.adapter_environments import (
@@ -28,14 +29,16 @@ from tests.support.adapter_environments import (
     interpreter_of,
 )
 from tests.support.fixtures import Fixtures, make_fixtures
-from tests.support.harness import decide
+from tests.support.harness import PATIENT_SECONDS, decide
+from tests.support.kept_databases import drop_database
 from tests.support.roomy import roomy_policies
 from tests.support.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from tests.adapters.proxy_processes import ProxyProcesses
 
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 150
+"""Longer than a driver's client waits, twice."""
 ADAPTERS = {
     "plain": None,
     "langchain": "langchain",
@@ -142,7 +145,7 @@ class Agent:
             raise AssertionError(f"no answer: {(self.folder / 'driver.log').read_text()[-3000:]}")
         answer: dict[str, Any] = json.loads(line)
         if answer.get("died"):
-            process.wait(10)
+            process.wait(60)
             self.kill()
         return answer
 
@@ -172,13 +175,16 @@ def place(
     # Clients of other protocols have the authority map their tools, by the same table.
     for name in ("tools.yaml", "agent_invoke.yaml"):
         shutil.copy(Path(__file__).with_name(name), policies)
-    fixtures = make_fixtures(at(pg_server.admin_url, names[0]), policies=policies)
+    with pytest.MonkeyPatch.context() as patched:  # a statement is waited for as long as an answer
+        for limit in ("STATEMENT_TIMEOUT_MS", "LOCK_TIMEOUT_MS"):
+            patched.setattr(database, limit, int(1000 * PATIENT_SECONDS))
+        fixtures = make_fixtures(at(pg_server.admin_url, names[0]), policies=policies)
     with listening(fixtures.app) as url:
         yield Place(fixtures, url, at(pg_server.admin_url, names[1]))
     fixtures.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         for name in names:
-            connection.execute(f"drop database {name} with (force)".encode())
+            drop_database(connection, name)
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ class Tokens(AuthenticationBackend):
 async def answer(command: dict[str, Any]) -> dict[str, Any]:
     """One message, over JSON-RPC."""
     config = ScannerConfig(
-        pdp_url=command["url"], allow_insecure_pdp=True, request_budget_s=10, read_timeout_s=10,
+        pdp_url=command["url"], allow_insecure_pdp=True, request_budget_s=60, connect_timeout_s=60, read_timeout_s=60,
         default_headers={"Authorization": f"Bearer {command['key']}"},
     )  # fmt: skip
     desk = Desk()
@@ -72,7 +72,7 @@ async def answer(command: dict[str, Any]) -> dict[str, Any]:
     signing_in = [Middleware(AuthenticationMiddleware, backend=Tokens())]
     app = Starlette(routes=create_jsonrpc_routes(handler, "/"), middleware=signing_in)
     headers = {"Authorization": f"Bearer {command['agent']}"} if command.get("agent") else {}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), headers=headers, timeout=30) as http, gate:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), headers=headers, timeout=120) as http, gate:
         client = await create_client(CARD, ClientConfig(streaming=False, httpx_client=http))
         message = new_text_message(f"{command['skill']} please", role=Role.ROLE_USER)
         try:

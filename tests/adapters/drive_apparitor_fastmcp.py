@@ -25,7 +25,7 @@ TOKEN = "token-of-the-test"
 def server_of(command: dict[str, Any], calls: list[dict[str, Any]]) -> FastMCP[Any]:
     """A server whose clients have a token of the agent."""
     config = ScannerConfig(
-        pdp_url=command["url"], allow_insecure_pdp=True, request_budget_s=10, read_timeout_s=10, redact_arguments=False,
+        pdp_url=command["url"], allow_insecure_pdp=True, request_budget_s=60, connect_timeout_s=60, read_timeout_s=60, redact_arguments=False,
         default_headers={"Authorization": f"Bearer {command['key']}"}, agent_id=command["agent"] if command.get("static") else None,
     )  # fmt: skip
     gate = FastMCPAuthorizationMiddleware(

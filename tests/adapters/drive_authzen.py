@@ -15,7 +15,7 @@ def decern(command: dict[str, Any]) -> dict[str, Any]:
     """A plain evaluation."""
     from decern import Client
 
-    client = Client(command["url"], token=command["key"])
+    client = Client(command["url"], token=command["key"], timeout=60)
     found = client.evaluate(command["subject"], command["action"], command["resource"], command.get("context"))
     return {"allowed": found.allowed, "reasons": found.reasons}
 
@@ -26,8 +26,8 @@ def apparitor(command: dict[str, Any]) -> dict[str, Any]:
 
     async def run() -> dict[str, Any]:
         config = ScannerConfig(
-            pdp_url=command["url"], agent_id=command["agent"], allow_insecure_pdp=True, request_budget_s=10,
-            read_timeout_s=10, default_headers={"Authorization": f"Bearer {command['key']}"},
+            pdp_url=command["url"], agent_id=command["agent"], allow_insecure_pdp=True, request_budget_s=60,
+            connect_timeout_s=60, read_timeout_s=60, default_headers={"Authorization": f"Bearer {command['key']}"},
             redact_arguments=command.get("redact", False),
         )  # fmt: skip
         engine = AuthorizationEngine(config)
@@ -43,7 +43,7 @@ def policy_backend(command: dict[str, Any]) -> dict[str, Any]:
     from authzen_backend import AuthZENBackend
 
     url = command["url"] + "/access/v1/evaluation"
-    with AuthZENBackend(pdp_url=url, pdp_application="tests", token=command["key"]) as backend:
+    with AuthZENBackend(pdp_url=url, pdp_application="tests", token=command["key"], timeout=60) as backend:
         evaluator = PolicyEvaluator()
         evaluator.add_backend(backend)
         found = evaluator.evaluate(command["context"])

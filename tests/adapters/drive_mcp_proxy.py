@@ -23,6 +23,7 @@ from sentinel.mcp_proxy.main import Proxy
 from sentinel.mcp_proxy.options import Options
 from sentinel.mcp_proxy.tasks import EXTENSION
 from tests.adapters.driver import Driver, Turn, facts_of, serve
+from tests.adapters.patient_proxy import AUTHORITY_SECONDS, be_patient
 from tests.adapters.payments_server import payments_server
 
 
@@ -122,8 +123,8 @@ class Proxied(Driver):
             options = Options(
                 authority=command["url"], key=command["key"], table=guard.table, server="local", upstream_url=upstream_url,
                 upstream_command=[], credential="sk_test", credential_name="Authorization", listen=None, allowed_hosts=[],
-                agent=command["agent"], facts=facts_of(command), seconds=10.0,
-                authority_seconds=command.get("timeout", 5),
+                agent=command["agent"], facts=facts_of(command), seconds=60.0,
+                authority_seconds=command.get("timeout", AUTHORITY_SECONDS),
             )  # fmt: skip
             async with Proxy(options) as proxy, served(proxy.server.streamable_http_app(stateless_http=True)) as url:
                 yield url
@@ -154,4 +155,5 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 if __name__ == "__main__":
+    be_patient()
     serve(Proxied)

@@ -91,7 +91,7 @@ def serve(kind: type[Driver]) -> None:
         command = json.loads(line)
         shop = Shop(command.get("shop", "works"))
         driver = kind(shop)
-        client = Client(command["url"], command["key"], agent_id=command["agent"], timeout_seconds=command.get("timeout", 5), retries=0)  # fmt: skip
+        client = Client(command["url"], command["key"], agent_id=command["agent"], timeout_seconds=command.get("timeout", 60), retries=0)  # fmt: skip
         guard = ToolGuard(TABLE, client, facts=facts_of(command))
         answer: dict[str, Any] = {"raised": None, "messages": [], "waiting": []}
         sys.stdout = answers if shop.behaviour == "dies" else sys.stderr

@@ -125,7 +125,7 @@ async def ended() -> dict[str, Any]:
 
     async def subscribed() -> str:
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await handlers["on_subscribe_resource"](ctx, types.SubscribeRequestParams(uri=URI))
         except Exception as error:
             return str(error) or type(error).__name__

@@ -32,7 +32,7 @@ async def with_sdk(command: dict[str, Any], mode: str) -> Any:
             return await _asked(client, command, heard)
     headers = {"Authorization": f"Bearer {command['key']}"} if command.get("key") else {}
     heard = Heard()
-    async with httpx2.AsyncClient(headers=headers, timeout=60, auth=_signing_in(command)) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=120, auth=_signing_in(command)) as http:
         transport = streamable_http_client(command["url"], http_client=http)
         async with Client(transport, mode=mode, **heard.options(command)) as client:
             return await _asked(client, command, heard)
@@ -64,7 +64,7 @@ async def _watched(client: Any, command: dict[str, Any], heard: Heard) -> Any:
     """What is told of two resources and of every list; `wanted` is how much of it, `told` says when it listens."""
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-    uris, seconds = ["payments://policy", "payments://charge/1"], command.get("seconds", 20)
+    uris, seconds = ["payments://policy", "payments://charge/1"], command.get("seconds", 100)
     if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         for uri in uris:
             await client.subscribe_resource(uri)
@@ -130,7 +130,7 @@ def _signing_in(command: dict[str, Any]) -> Any:
             self.client = client_info
 
     async def redirect(url: str) -> None:
-        async with httpx2.AsyncClient() as browser:
+        async with httpx2.AsyncClient(timeout=120) as browser:
             answer = await browser.get(url)
             came.update(parse_qsl(urlsplit(answer.headers["location"]).query))
 

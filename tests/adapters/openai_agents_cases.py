@@ -35,7 +35,7 @@ class Cases:
     """Each case is what was called, what the model was told, and what else it is about."""
 
     def __init__(self, url: str) -> None:
-        self.guard = ToolGuard(TABLE, Client(url, "key", agent_id="agent", retries=0))
+        self.guard = ToolGuard(TABLE, Client(url, "key", agent_id="agent", timeout_seconds=60, retries=0))
         self.called: list[Any] = []
 
     def tool(self, name: str, *, breaks: Exception | None = None, **options: Any) -> FunctionTool:
@@ -166,7 +166,7 @@ class Cases:
         """An interruption that waits for a person, gone on with while the authority is away, and then again."""
         table = parse_tool_table(PAY_AND_NOTE.replace("minor: '100'", "minor: '50000'"))
         here, away = (
-            ToolGuard(table, Client(url, "key", agent_id="agent", retries=0))
+            ToolGuard(table, Client(url, "key", agent_id="agent", timeout_seconds=60, retries=0))
             for url in (sys.argv[1], "http://127.0.0.1:9")
         )
         asked = protect_agent(self.agent([self.tool("pay")], ("pay", {"order": "o5"})), here)

@@ -26,6 +26,7 @@ from tests.support.adapter_environments import (
     environment_variables,
     interpreter_of,
 )
+from tests.support.busy import long_enough
 from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
@@ -40,10 +41,16 @@ CONFORMANCE_TOOLS = (
     "simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types", "error_handling",
     "tool_with_progress", "tool_with_logging",
 )  # fmt: skip
-PROXY = "sentinel.mcp_proxy.main"
-IMPORTED = (PROXY, "tests.adapters.payments_server", "uvicorn", "mcp.client.streamable_http", "httpx2")
+PROXY = "tests.adapters.patient_proxy"
+IMPORTED = (
+    "sentinel.mcp_proxy.main",
+    "tests.adapters.payments_server",
+    "uvicorn",
+    "mcp.client.streamable_http",
+    "httpx2",
+)
 """What a program of the proxy's environment begins with."""
-_STARTED_SECONDS = 60
+_STARTED_SECONDS = 120
 
 
 def python_of(framework: str) -> str:
@@ -57,7 +64,7 @@ def python_of(framework: str) -> str:
 def run_beside_proxy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the proxy's environment to its end: ("-m", module, …) or ("-c", code, …)."""
     command = [python_of("mcp_proxy"), *arguments]
-    return run_warm_line(command, env=environment_variables(), timeout=120, imported=IMPORTED)
+    return run_warm_line(command, env=environment_variables(), timeout=300, imported=IMPORTED)
 
 
 class Program:
@@ -84,7 +91,7 @@ class Program:
         """At once."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(60)
             self.process = None
 
 
@@ -160,7 +167,7 @@ class ProxyProcesses:
         self.end_own_proxy()
         port = port or free_port()
         options = {
-            "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 20,
+            "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 60,
             **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
         self.proxy = Program(self.folder, "proxy", [*self.command(module=module, **options), *more], port).start()
@@ -295,7 +302,7 @@ def conformance_results(url: str) -> dict[str, bool]:
     suite = script.with_name("node_modules") / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     command = [str(node), str(suite), "server", "--url", url, "--suite", "all"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment_variables()
+        command, capture_output=True, text=True, timeout=300, check=False, env=environment_variables()
     )
     return {name: mark == "✓" for mark, name in re.findall(r"^([✓✗]) ([\w-]+): ", done.stdout, re.MULTILINE)}
 
@@ -309,7 +316,7 @@ def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], No
             return
         # With the Host that was asked for: it is the other's to judge.
         headers = {name: value for name, value in asked.headers.items() if name != "connection"}
-        with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)) as link:
+        with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)) as link:
             link.connect()
             # Head and body at once: who refuses the head alone closes, and the body would reset what was answered.
             parts: list[bytes] = []
@@ -327,8 +334,8 @@ def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], No
 
 
 def until(holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + seconds
+    """Wait for what another process does, longer on a busy machine."""
+    deadline = time.monotonic() + long_enough(seconds)
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)

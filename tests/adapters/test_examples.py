@@ -55,7 +55,9 @@ def test_an_example_whose_calls_wait_for_two_people_at_once_issues_both(
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_without_arguments_says_what_it_wants(name: str) -> None:
     command = [python_of(name), str(script_of(name))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment_variables())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=environment_variables()
+    )
     assert done.returncode == 1 and f"python docs/examples/{name}.py http://127.0.0.1:7860 KEY" in done.stderr, (
         done.stderr
     )

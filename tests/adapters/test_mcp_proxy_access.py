@@ -18,6 +18,8 @@ from tests.adapters.proxy_processes import PROXY, SECRET, Program, ProxyProcesse
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
+PAUSE_SECONDS = 5.0
+"""`_PAUSE_SECONDS` of the proxy, whose module needs its environment: once in it the issuer may be asked for a key that is not kept."""
 
 
 class AccessProxy:
@@ -39,7 +41,7 @@ class AccessProxy:
 
     def asked(self, method: str, path: str, port: int, body: Any = None, **headers: str) -> tuple[int, Any, str]:
         """(status, JSON, WWW-Authenticate)."""
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as link:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as link:
             link.request(method, path, json.dumps(body) if body is not None else None, headers)
             with link.getresponse() as answer:
                 text = answer.read()
@@ -102,7 +104,7 @@ def test_a_client_that_knows_the_address_alone_finds_the_issuer_and_comes_in_as_
 def test_what_is_not_a_token_for_this_proxy_with_its_scopes_and_a_declared_subject_stays_outside(
     access: AccessProxy,
 ) -> None:
-    now = int(time.time())
+    now, began = int(time.time()), time.monotonic()
     for good in (access.token(), access.token("ES256"), access.token(aud=["else", access.resource]), access.token(scope=None, scp=["payments"]),
                  access.token(header={"typ": "JWT"}), access.token(sub="client|2")):  # fmt: skip
         assert access.shown(good)[0] not in (401, 403)
@@ -131,20 +133,22 @@ def test_what_is_not_a_token_for_this_proxy_with_its_scopes_and_a_declared_subje
                        "nobody's": access.token(sub="lou"), "spelled otherwise": access.token(sub="Kim")}.items():  # fmt: skip
         status, challenge = access.shown(token)
         assert status == 403 and 'error="insufficient_scope"' in challenge, why
-    assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 2, "nobody is asked about a token"
+    pauses = (time.monotonic() - began) // PAUSE_SECONDS
+    assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 2 + pauses, "nobody is asked about a token"
     assert access.proxied.effects() == []
 
 
 def test_a_new_key_of_the_issuer_is_taken_and_a_withdrawn_one_is_not_without_a_flood_of_questions(
     access: AccessProxy,
 ) -> None:
-    old = access.token()
+    old, began = access.token(), time.monotonic()
     assert access.shown(old)[0] not in (401, 403)
     access.asked("POST", "/rotate", access.issuer_port)
     # What names a key that nobody has costs the issuer one question, however often it comes.
     for number in range(40):
         assert access.shown(access.token(header={"kid": f"nobodys-{number}"}))[0] == 401
-    assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 3
+    pauses = (time.monotonic() - began) // PAUSE_SECONDS
+    assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 2 + pauses
     new = access.token("next")
     until(lambda: access.shown(new)[0] not in (401, 403), seconds=20)
     assert access.shown(old)[0] == 401, "the issuer no longer names its key"
@@ -156,13 +160,18 @@ def test_an_open_stream_ends_with_its_token(proxied: ProxyProcesses, kind: str) 
     access = AccessProxy(proxied, more=["--pass-on", "resources", "--sessions"])
     try:
         assert not proxied.refund(kind=kind)["error"], "its process runs by now"
-        # Clocks may be 30 seconds apart: this one is good for ten seconds more.
-        watching, ends = proxied.client(kind), int(time.time()) - 20
-        wanted = 2 if kind == "sdk-legacy" else 1
-        watching.send(
-            url=access.resource, key=access.token(exp=ends), do="watch", calls=[], wanted=wanted, told=True, seconds=30
-        )
-        assert watching.answer() == {"listening": True}
+        watching, begun = proxied.client(kind), dict[str, Any]()
+        wanted, seconds = (2, 30) if kind == "sdk-legacy" else (1, 100)
+        for _ in range(3):  # whose process stood still for so long that it was over gets another
+            # Clocks may be 30 seconds apart: this one is good for ten seconds more.
+            ends = int(time.time()) - 20
+            watching.send(
+                url=access.resource, key=access.token(exp=ends), do="watch", calls=[], wanted=wanted, told=True, seconds=seconds
+            )  # fmt: skip
+            begun = watching.answer()
+            if begun == {"listening": True}:
+                break
+        assert begun == {"listening": True}
         until(lambda: time.time() > ends + 31)
         assert access.shown(access.token(exp=ends))[0] == 401
         changed = ["look_up", {"payment_intent": "pi_changed"}]
@@ -219,7 +228,7 @@ def test_a_strangers_token_takes_nobody_elses_away_while_the_issuer_is(access: A
                     order.clear()
                     waiting = pool.submit(ask, "stranger", stranger)
             assert ask("known", token) not in (401, 403, 503)
-            assert waiting.result(60) == 503
+            assert waiting.result(120) == 503
         held[0].close()
     assert order == ["known", "stranger"], "who names a key that is kept waits for nobody"
 

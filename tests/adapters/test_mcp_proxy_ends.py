@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.proxy_processes import IMPORTED, ProxyProcesses, until
 from tests.support.adapter_environments import environment_variables
-from tests.support.busy import overload
+from tests.support.busy import long_enough
 from tests.support.ports import listens
 from tests.support.warm_process import WarmProcess
 
@@ -77,7 +77,7 @@ def test_who_listens_for_changes_does_not_keep_it(proxied: ProxyProcesses, kind:
     try:
         assert listening.answer() == {"listening": True}
         program.process.terminate()
-        assert program.process.wait(8 * overload()) == 0
+        assert program.process.wait(long_enough(8)) == 0
         if kind == "sdk":
             assert listening.answer()["changes"] == ["ended"]
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.platform.last_spans import END_SECONDS
 from tests.adapters.proxy_processes import ProxyProcesses, python_of, relay, until
 from tests.support.adapter_environments import environment_variables
 from tests.support.scripted_server import Asked, ScriptedServer
@@ -48,7 +49,7 @@ def asked(proxied: ProxyProcesses, tool: str, meta: dict[str, Any], **arguments:
         "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool,
     }  # fmt: skip
     port = proxied.proxy.port if proxied.proxy else None
-    with closing(http.client.HTTPConnection("127.0.0.1", port or 0, timeout=30)) as link:
+    with closing(http.client.HTTPConnection("127.0.0.1", port or 0, timeout=120)) as link:
         link.request("POST", "/mcp", json.dumps(body), headers)
         with link.getresponse() as answer:
             return answer.read().decode()
@@ -74,6 +75,7 @@ def test_calls_are_spans_of_the_agents_trace_without_a_word_of_model_or_server(
         assert isinstance(collector, Collector)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         proxied.start_proxy(url=authority.url, more=["--sessions"])
         asked(proxied, "create_refund", META, payment_intent=proxied.payment, amount=5000)
         asked(proxied, "create_refund", META, payment_intent=f"{proxied.payment}-huge", amount=500_000)
@@ -102,22 +104,25 @@ def test_calls_are_spans_of_the_agents_trace_without_a_word_of_model_or_server(
 
 
 RECORDS_ONE = """
+import sys
+from sentinel.platform import last_spans
 from sentinel.client.transport import open_span
 from sentinel.mcp_proxy.spans import collect_spans
+last_spans.END_SECONDS = float(sys.argv[1])
 collect_spans()
 with open_span("tools/list", "SERVER", {}): pass
 print("ends", flush=True)
 """
 
 
-def end_with(endpoint: str) -> None:
-    """A process that records a span as the proxy does, and ends; raises where that takes longer than a supervisor would wait."""
+def end_with(endpoint: str, *, waits: float = END_SECONDS) -> None:
+    """A process that records a span as the proxy does, and ends, which waits so long; raises where that takes longer than a supervisor would wait."""
     env = {**environment_variables(), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
-    command = [python_of("mcp_proxy"), "-c", RECORDS_ONE]
+    command = [python_of("mcp_proxy"), "-c", RECORDS_ONE, str(waits)]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "ends\n"
-            assert process.wait(15) == 0
+            assert process.wait(28) == 0
         finally:
             process.kill()
 
@@ -131,5 +136,5 @@ def test_the_proxy_ends_although_its_collector_does_not_answer() -> None:
 def test_the_last_spans_are_sent_as_the_proxy_ends() -> None:
     with Collector().running() as collector:
         assert isinstance(collector, Collector)
-        end_with(collector.url)
+        end_with(collector.url, waits=20)
         assert [one["name"] for one in collector.spans()] == ["tools/list"]

@@ -25,7 +25,7 @@ def test_silent_connections_of_one_address_keep_no_agent_out(proxied: ProxyProce
     proxied.start_proxy()
     address = ("127.0.0.1", int(proxied.target()["url"].rpartition(":")[2].partition("/")[0]))
     with ExitStack() as held:
-        silent = [held.enter_context(socket.create_connection(address, timeout=10)) for _ in range(600)]
+        silent = [held.enter_context(socket.create_connection(address, timeout=60)) for _ in range(600)]
         assert not proxied.refund()["error"]
         for one in silent[: len(silent) - CONNECTIONS_PER_ADDRESS]:
             assert one.recv(1) == b"", "who has waited the longest makes room"
@@ -49,7 +49,7 @@ def test_made_up_keys_are_asked_about_a_few_at_a_time_and_known_agents_are_not_b
         return False
 
     def shown(key: str) -> int:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as link:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as link:
             link.request("POST", "/mcp", b"{}", {"X-API-Key": key, "Content-Type": "application/json"})
             return link.getresponse().status
 

@@ -24,7 +24,7 @@ def cases() -> dict[str, Any]:
     with FakeAuthority().running() as authority:
         done = subprocess.run(
             [str(python), "-m", "tests.adapters.openai_agents_cases", authority.url], capture_output=True, text=True,
-            timeout=120, check=False, env=environment_variables(),
+            timeout=300, check=False, env=environment_variables(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         outcomes = {key: operation.outcome for key, operation in authority.operations.items()}

@@ -17,10 +17,13 @@ from tests.browser.place import Place, filled_place
 from tests.browser.watch import Watch
 from tests.conftest import at
 from tests.integration.console.conftest import PASSWORD
+from tests.support.kept_databases import drop_database
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 WAIT_MS = 60_000
+WAITS = "const within = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = (given) => within(6 * given);"
+"""A page's own questions too wait for a console that stands still."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,7 +44,7 @@ def place(pg_server: RunningServer, migrated_template: str) -> Iterator[Place]:
     with filled_place(at(pg_server.admin_url, name)) as made:
         yield made
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+        drop_database(connection, name)
 
 
 @dataclass
@@ -57,6 +60,7 @@ class People:
         """A page of somebody who is not signed in."""
         context = self.chromium.new_context(base_url=self.place.url, **{"viewport": DESKTOP, **options})
         context.set_default_timeout(WAIT_MS)
+        context.add_init_script(f"(() => {{ {WAITS} }})();")
         self.watch.look_at(context)
         self.contexts.append(context)
         return context.new_page()

@@ -114,10 +114,13 @@ def test_the_mutant_with_an_inline_script_and_a_foreign_picture_is_seen(
     page.route("**/live", lambda route: route.fulfill(response=route.fetch(), body=route.fetch().text().replace(
         "<main", "<script>window.evil = 1</script><img alt='' src='http://elsewhere.example/x.png'><b hidden><input></b><input><main")))  # fmt: skip
     page.goto("/live")
-    page.wait_for_timeout(300)
-    told = " ".join(watch.unexpected())
-    assert "policy violated: script-src" in told
-    assert "policy violated: img-src" in told
+    told, wanted = "", ("policy violated: script-src", "policy violated: img-src")
+    for _ in range(600):  # the browser tells of it in its next turn
+        page.wait_for_timeout(100)
+        told += " ".join(watch.unexpected())
+        if all(one in told for one in wanted):
+            break
+    assert [one for one in wanted if one not in told] == []
     assert any("label" in text for text in faults(page))
     page.close()  # a page that is left says more of what its policy refuses
     watch.unexpected()

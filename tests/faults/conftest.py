@@ -16,6 +16,7 @@ from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.conftest import at
 from tests.support.fixtures import Fixtures, make_fixtures
+from tests.support.kept_databases import drop_database
 from tests.support.roomy import roomy_policies
 
 
@@ -43,7 +44,7 @@ def doomed_url(victim: Embedded) -> Iterator[str]:
     migrate(at(admin_url, name))
     yield at(admin_url, name)
     with psycopg.connect(victim.start().admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+        drop_database(connection, name)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tests.faults.test_unsafe_starts import (
     trigger_off,
 )
 from tests.support.fixtures import add_tenant, unique
+from tests.support.kept_databases import drop_database
 from tests.support.killed import children_of
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
@@ -189,7 +190,7 @@ def slots(pg_server: RunningServer, migrated_template: str, tmp_path: Path) -> I
 
 def drop(admin_url: str, name: str) -> None:
     with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)".encode())
+        drop_database(admin, name)
 
 
 def fault_of_refusal(ended: subprocess.CompletedProcess[str], word: str) -> str:

@@ -251,7 +251,7 @@ def test_the_console_starts_whether_or_not_its_ledger_can_be_written(
 @pytest.mark.parametrize("name", ["a weak secret", "a policy with a mistake", "a trigger that is off", "a taken port"])
 def test_as_a_process_it_ends_with_one_line_and_nothing_listens(place: Place, name: str) -> None:
     make, word = BAD[name]
-    ran = run("serve", timeout=40, **place.env | (make(place) or {}))
+    ran = run("serve", timeout=120, **place.env | (make(place) or {}))
     require_refusal(ran.returncode, ran.stdout, ran.stderr, word)
     if name != "a taken port":
         assert not listens(place.port)

@@ -37,7 +37,7 @@ BETTER = {
     "lately": "in_window, recent",
     "minter": "public_id_generator",
     "minters": "public_id_generators",
-    "long_enough": "retry_policy, query_deadline, lock_wait",
+    "patience": "retry_policy, query_deadline, lock_wait",
     "places": "addresses, slots, steps: what they are",
     "said": "answer, vote, statement",
     "shelf": "policy_files",

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.busy import long_enough, overload
+from tests.support.busy import long_enough
 from tests.support.fixtures import Fixtures
 from tests.support.kept_sessions import SESSIONS
 
@@ -101,7 +101,7 @@ def _make_meeting(admin: psycopg.Connection[Any], parties: int) -> None:
         f"""
         create function sentinel.meet() returns void language plpgsql as $$
         declare
-          until timestamptz := clock_timestamp() + make_interval(secs => {3 * overload()});
+          until timestamptz := clock_timestamp() + make_interval(secs => {long_enough(3)});
         begin
           perform nextval('sentinel.arrivals');
           while (select last_value < {parties - 1} from sentinel.arrivals) loop

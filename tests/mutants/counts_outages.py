@@ -8,8 +8,8 @@ from worker.refunds.rows import Change, LedgerRow, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
 
 
-def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, long_enough: RetryPolicy) -> Change | ReleaseLease:
+def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, policy: RetryPolicy) -> Change | ReleaseLease:
     """Counts, and gives up after the last."""
-    if row.attempts + 1 >= long_enough.max_attempts:
+    if row.attempts + 1 >= policy.max_attempts:
         return transitions.give_up(row, f"no answer after {row.attempts + 1} attempts: {error.detail}")
-    return transitions.put_back(row, error.detail, long_enough.pause_seconds(row.attempts), failures=1)
+    return transitions.put_back(row, error.detail, policy.pause_seconds(row.attempts), failures=1)

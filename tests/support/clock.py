@@ -27,7 +27,7 @@ def take_over(fixtures: Fixtures) -> None:
     run(f"alter database {fixtures.admin.info.dbname} set search_path = clock, pg_catalog, public".encode())
     # What is open already would go on with the real clock: pools connect anew.
     run(
-        "select pg_terminate_backend(pid, 2000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     )
 
 

@@ -34,6 +34,8 @@ from tests.support.fixtures import SECRET, Fixtures
 from tests.support.verbs import guarded, reported, started
 
 T = TypeVar("T")
+PATIENT_SECONDS = 40.0
+"""For so long a test with the fixture `patient` waits for a lock, and for a statement."""
 
 
 def scaled(number: int) -> int:

@@ -51,7 +51,7 @@ _SEQUENCES = """
 select format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value is not null from pg_sequences
 """
 _OTHERS = "select count(*) from pg_stat_activity where datname = %s and pid <> all(%s)"
-_END_ALL = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = %s"
+_END_ALL = "select count(pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ class KeptDatabases:
 
     def _copied(self, template: str) -> str:
         name = _new_name()
+        end_all_in(self._server, template)
         self._tell("create database {} template {} strategy file_copy", name, template)
         return name
 
@@ -137,7 +138,7 @@ class KeptDatabases:
         """Whether nobody is in it any more, nor can come back."""
         name = _new_name()
         SESSIONS.forget(kept.name)
-        self._server.execute(_END_ALL, [kept.name])
+        end_all_in(self._server, kept.name)
         try:
             self._tell("alter database {} rename to {}", kept.name, name)
         except psycopg.errors.ObjectInUse:
@@ -157,10 +158,21 @@ class KeptDatabases:
 
     def _drop(self, name: str) -> None:
         SESSIONS.forget(name)
-        self._tell("drop database {} with (force)", name)
+        drop_database(self._server, name)
 
     def _tell(self, statement: str, *names: str) -> None:
         self._server.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # type: ignore[arg-type]
+
+
+def end_all_in(server: psycopg.Connection[Any], name: str) -> None:
+    """End who is in a database, and wait until they are gone: PostgreSQL itself waits five seconds for one that stands still."""
+    server.execute(_END_ALL, [name])
+
+
+def drop_database(server: psycopg.Connection[Any], name: str) -> None:
+    """Drop a database, whoever is in it."""
+    end_all_in(server, name)
+    server.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 def _new_name() -> str:

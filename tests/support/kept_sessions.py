@@ -63,7 +63,10 @@ class KeptSessions:
             return False
         with self._changing:
             if self._count(database) >= MOST_OF_ONE or sum(map(self._count, self._kept)) >= MOST_OF_ALL:
-                return False
+                if not (ready := self._ready.get(database)):
+                    return False
+                # What nobody took for the longest: sessions with a test's own limits would keep all others out.
+                ready.pop(0).pgconn.finish()
             self._given[database].append(_Session(whose, address, pgconn, prepared))
         return True
 

@@ -53,7 +53,7 @@ def started(agent: Path, program: str, *arguments: str) -> subprocess.Popen[str]
 def ran(agent: Path, body: str, *arguments: str) -> dict[str, Any]:
     """What the program's effects came to: {"said": …, "called": …}."""
     with started(agent, trying(body), *arguments) as process:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=120)
     assert process.returncode == 0, printed
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found

@@ -231,7 +231,7 @@ class Busy:
     def stop(self) -> None:
         """No more; raises what the work itself did wrong."""
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(60)
         if self.fault is not None:
             raise self.fault
 

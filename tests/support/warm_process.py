@@ -94,7 +94,7 @@ class WarmProcess(subprocess.Popen[str]):
 
 
 def run_warm(
-    module: str, *arguments: str, env: Mapping[str, str], stdin: str = "", timeout: float = 60
+    module: str, *arguments: str, env: Mapping[str, str], stdin: str = "", timeout: float = 150
 ) -> subprocess.CompletedProcess[str]:
     """Run a module's command to its end, as `subprocess.run` with its output captured."""
     return run_warm_line([sys.executable, "-m", module, *arguments], env=env, stdin=stdin, timeout=timeout)
@@ -105,7 +105,7 @@ def run_warm_line(
     *,
     env: Mapping[str, str],
     stdin: str = "",
-    timeout: float = 60,
+    timeout: float = 150,
     imported: tuple[str, ...] = IMPORTED,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line that `WarmProcess` takes to its end, as `subprocess.run` with its output captured."""

@@ -13,7 +13,7 @@ async function watch(client, command) {
   });
   for (const uri of ["payments://policy", "payments://charge/1"]) await client.subscribeResource({ uri });
   for (const [name, args] of command.calls) await client.callTool({ name, arguments: args });
-  for (let waited = 0; changes.length < command.wanted && waited < 20_000; waited += 20) await pause(20);
+  for (let waited = 0; changes.length < command.wanted && waited < 100_000; waited += 20) await pause(20);
   return { changes };
 }
 

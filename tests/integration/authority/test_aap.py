@@ -27,6 +27,8 @@ from tests.support.aap import AGENT, FACTS, NEEDS_PERSON, OVER_LIMIT, REQUESTS, 
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture
 def instance(fixtures: Fixtures) -> Iterator[Instance]:

@@ -15,6 +15,8 @@ from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
 from tests.support.lifecycle import fill_account, pending, policy_change
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def test_a_pending_operation_has_an_approval_with_an_end_and_no_permit(fixtures: Fixtures) -> None:
     _, answer = pending(fixtures)

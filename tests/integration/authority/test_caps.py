@@ -14,6 +14,7 @@ from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, at_once, decide, desks, let_permits_expire, scaled, seeded
 
+pytestmark = pytest.mark.usefixtures("patient")
 CAP = 30_000
 """The retail policy's cap for an account's day, in minor units."""
 

@@ -288,6 +288,8 @@ def beside(fixtures: Fixtures, how: str) -> tuple[list[str], list[tuple[int, int
         assert fixtures.start(other, answer).status_code == 200
     else:
         let_permits_expire(fixtures)
+    # Who captures or gives back may stand still meanwhile: the wait for it is not what is tried.
+    mutants.cut(fixtures, "sentinel.record_contradiction", "interval '2 seconds'", "interval '1 minute'")
     named = {"seq": 0, "ask": success_of(fixtures, body), "halt_id": new_id(), "halt_event_id": new_id()}
     with psycopg.connect(fixtures.url) as first, psycopg.connect(fixtures.url, autocommit=True) as second:
         if how == "reported":
@@ -298,7 +300,7 @@ def beside(fixtures: Fixtures, how: str) -> tuple[list[str], list[tuple[int, int
             contradicted = thread.submit(second.execute, RECORD_CONTRADICTION, named)
             wait_until(lambda: fixtures.one("select count(*) from pg_locks where not granted") > 0)
             first.commit()
-            contradicted.result(30)
+            contradicted.result(60)
     used = fixtures.admin.execute(
         "select distinct held, captured from (select unnest(held) as held, unnest(captured) as captured from sentinel.budgets"
         " where subject like %s) as slots", [f"{body['params']['account_ref']}|%"]).fetchall()  # fmt: skip

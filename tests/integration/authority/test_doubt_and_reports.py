@@ -17,6 +17,8 @@ from tests.support.harness import actor, at_once, let_leave_end, let_permits_exp
 from tests.support.lifecycle import Body
 from tests.support.roomy import roomy_policies
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def started(fixtures: Fixtures, value: int = 40) -> Body:
     body = guard_body(value=value, params={"account_ref": unique("acct")})

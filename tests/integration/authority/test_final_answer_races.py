@@ -17,6 +17,8 @@ from tests.support.harness import actor, at_once, let_leave_end, refused, scaled
 from tests.support.ledger_fixtures import wait_until
 from tests.support.not_executed import PROBLEM, Body, alone, begun, lift_all, say, says_go, state
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @contextmanager
 def row_held(

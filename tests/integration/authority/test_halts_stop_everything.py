@@ -18,10 +18,11 @@ from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
-from tests.support.harness import Desk, at_once, desks, dump, scaled
+from tests.support.harness import PATIENT_SECONDS, Desk, at_once, desks, dump, scaled
 from tests.support.ledger_fixtures import wait_until
 from tests.support.lost_connections import LosesConnection
 
+pytestmark = pytest.mark.usefixtures("patient")
 SCOPES = [
     ("global", ""),
     ("tenant", ""),
@@ -81,7 +82,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
         for thread in self.threads:
-            thread.join(30)
+            thread.join(60)
 
 
 PASSED = """
@@ -96,6 +97,7 @@ def passed_a_halt(fixtures: Fixtures, rounds: int, *, threads: int = 6) -> list[
     with desks(fixtures, 2) as bench, Load(bench, threads) as load:
         for turn in range(rounds):
             time.sleep(0.05)
+            wait_until(lambda turn=turn: fixtures.one(PASSED)[0] > turn or load.unexpected, 60)
             halt_id = halt(fixtures, *SCOPES[turn % len(SCOPES)])
             at_first = fixtures.one(PASSED)
             time.sleep(0.06)
@@ -139,8 +141,14 @@ where l.locktype = 'advisory' and not l.granted and a.datname = current_database
 
 def waits_without_a_number(fixtures: Fixtures) -> bool:
     """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written."""
-    wait_until(lambda: fixtures.one(WAITS) is not None)
-    return fixtures.one(WAITS) is True
+    seen: list[Any] = []
+
+    def somebody_waits() -> bool:
+        seen.extend(fixtures.admin.execute(WAITS.encode()).fetchall())
+        return bool(seen)
+
+    wait_until(somebody_waits, 60)
+    return seen[0][0] is True
 
 
 def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:
@@ -149,14 +157,17 @@ def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:
     with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(1) as thread:
         other.execute("select sentinel.take_halt_lock()")
         asked = thread.submit(
-            record_decisions, fixtures.authority.pool, rows_of(fixtures, [body_of() for _ in range(rows)])
+            record_decisions,
+            fixtures.authority.pool,
+            rows_of(fixtures, [body_of() for _ in range(rows)]),
+            PATIENT_SECONDS,
         )
         found = [] if waits_without_a_number(fixtures) else ["something was written before the halt lock was taken"]
         other.execute(
             "select sentinel.lift_halt(%s, %s, 'who', 'over', gen_random_uuid())", [fixtures.tenant_id, halt_id]
         )
         other.commit()
-        assert {one.decision for one in asked.result(30)} == {"ALLOW"}
+        assert {one.decision for one in asked.result(60)} == {"ALLOW"}
     return found + started_after_a_halt(fixtures) + fixtures.broken_invariants()
 
 
@@ -190,12 +201,12 @@ def decided_beside_a_halt(fixtures: Fixtures) -> list[str]:
     full = guard_body(value=150, params={"account_ref": body["params"]["account_ref"]})
     with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(2) as threads:
         other.execute("select pg_advisory_xact_lock(%s)", [budget])
-        asked = threads.submit(record_decisions, fixtures.authority.pool, rows_of(fixtures, [full]))
+        asked = threads.submit(record_decisions, fixtures.authority.pool, rows_of(fixtures, [full]), PATIENT_SECONDS)
         wait_until(lambda: fixtures.one(WAITING) == 1)
         halted = threads.submit(halt, fixtures, "tenant", "")
         wait_until(lambda: fixtures.one(WAITING) == 2)
         other.commit()
-        asked.result(30), halted.result(30)
+        asked.result(60), halted.result(60)
     log: list[str] = fixtures.one(
         "select array_agg(coalesce(body::json ->> 'reason_code', kind) order by transaction_id, occurred_at, event_id)"
         " from sentinel.events where kind in ('decision', 'halt_set')"
@@ -229,7 +240,7 @@ def test_a_start_that_waits_for_the_halt_lock_has_written_nothing(fixtures: Fixt
         asked = thread.submit(fixtures.start, body, permit)
         assert waits_without_a_number(fixtures)
         other.commit()
-        assert asked.result(30).status_code == 200
+        assert asked.result(60).status_code == 200
 
 
 def test_mutant_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caught(database_url: str) -> None:

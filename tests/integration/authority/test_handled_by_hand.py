@@ -13,6 +13,8 @@ from tests.support.escalations import asks, by_hand, shown, status
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures
 from tests.support.harness import at_once, decide, dump, let_approvals_expire
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def test_handled_by_hand_is_recorded_with_its_reference_and_denied_to_the_machine(fixtures: Fixtures) -> None:
     body = asks(guard_body(), "open_complaint")

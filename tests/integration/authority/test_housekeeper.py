@@ -199,7 +199,7 @@ def test_each_step_that_begins_to_fail_is_logged_once_and_one_cause_of_several_o
     keeper = Housekeeper(fixtures.authority, each_round=[fail("a lock")])
     keeper.start()
     try:
-        assert all(rounds.acquire(timeout=20) for _ in range(40))
+        assert all(rounds.acquire(timeout=60) for _ in range(40))
     finally:
         keeper.stop()
     assert told == ["a lock", "no time"]

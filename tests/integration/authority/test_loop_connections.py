@@ -143,6 +143,7 @@ def test_a_type_of_our_own_is_found_by_its_name(fixtures: Fixtures, on: Any) -> 
         pool.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_while_every_connection_is_taken_others_wait_and_are_then_refused(
     fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_connection_that_the_server_ended_is_replaced_unseen(fixtures: Fixture
 
 def end_backends(fixtures: Fixtures) -> None:
     fixtures.admin.execute(
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = current_user and query like '%* 2%'"
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where usename = current_user and query like '%* 2%'"
         " and pid <> pg_backend_pid()"
     )
 
@@ -281,6 +282,7 @@ def test_a_lock_that_is_not_given_in_time_is_still_deciding_and_a_refusal_leaves
         on(use)
 
 
+@pytest.mark.usefixtures("patient")
 def test_deadlocks_are_tried_again_until_each_batch_is_committed(fixtures: Fixtures, on: Any) -> None:
     """Two batches that take two rows in opposite order, over and over: PostgreSQL ends one, which then succeeds."""
     fixtures.admin.execute("create table public.pairs (n int primary key, taken int not null default 0)")
@@ -356,9 +358,17 @@ def slow_commits(fixtures: Fixtures) -> BatchStatement[int, int]:
     return statement(b"select public.keep($1)", name="keeping")
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_answer_is_given_once_it_is_committed_and_another_is_sent_behind_it_before(
     fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int]
 ) -> None:
+    # Each commit waits until it is let, however long anybody stands still meanwhile.
+    fixtures.admin.execute(
+        "create or replace function public.waits() returns trigger language plpgsql as"
+        " $$ begin perform pg_advisory_xact_lock_shared(new.n); return null; end $$"
+    )
+    fixtures.admin.execute("select pg_advisory_lock(2), pg_advisory_lock(5)")
+
     async def use(connections: LoopConnections) -> None:
         executed = [asyncio.Event(), asyncio.Event()]
         first = asyncio.ensure_future(connections.commit(slow_commits, [1, 1], 5.0, executed[0].set))
@@ -369,8 +379,10 @@ def test_an_answer_is_given_once_it_is_committed_and_another_is_sent_behind_it_b
         while [one.users for one in mine._all] != [2]:
             await asyncio.sleep(0)
         assert connections.in_use == 1 and not executed[1].is_set()
+        fixtures.admin.execute("select pg_advisory_unlock(2)")
         assert await first == [2]
         assert fixtures.one("select count(*) from public.kept") == 1
+        fixtures.admin.execute("select pg_advisory_unlock(5)")
         assert await behind == [5] and executed[1].is_set()
         assert (connections.in_use, len(mine._all)) == (0, 1)
 
@@ -408,7 +420,7 @@ def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_
         behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
         await asyncio.to_thread(
             fixtures.admin.execute,
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where query like '%public.keep%' and pid <> pg_backend_pid()",
+            "select pg_terminate_backend(pid, 60000) from pg_stat_activity where query like '%public.keep%' and pid <> pg_backend_pid()",
         )
         assert await asyncio.gather(first, behind) == [[2], [5]]
         assert connections.in_use == 0

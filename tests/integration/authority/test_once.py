@@ -12,6 +12,7 @@ from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
 
+pytestmark = pytest.mark.usefixtures("patient")
 DUPLICATE = ("DENY", "duplicate_resource")
 
 

@@ -180,12 +180,14 @@ def mixed_spellings(fixtures: Fixtures, rounds: int) -> list[str]:
     return found + fixtures.broken_invariants()
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_64_mixed_spellings_at_once_one_is_allowed_and_the_rest_wait_for_people(fixtures: Fixtures) -> None:
     rounds = scaled(3)
     print(f"N={64 * rounds} requests, {rounds} refunds")
     assert mixed_spellings(fixtures, rounds) == []
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("broken", ["spellings are not compared", "decided without a lock"])
 def test_mutant_is_caught(database_url: str, broken: str) -> None:
     fixtures = make_fixtures(database_url)

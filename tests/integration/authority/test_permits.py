@@ -13,6 +13,7 @@ from tests import mutants
 from tests.support.fixtures import Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import at_once, desks, dump, let_permits_expire, scaled
 
+pytestmark = pytest.mark.usefixtures("patient")
 Body = dict[str, Any]
 
 

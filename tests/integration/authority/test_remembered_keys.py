@@ -220,7 +220,7 @@ def test_nobody_is_given_what_was_asked_so_long_ago_that_the_key_may_be_revoked(
     def late_response(pool: Any, hashed: bytes) -> Any:
         row = find_key(pool, hashed)
         read.set()
-        go_on.wait(30)
+        go_on.wait(90)
         return row
 
     monkeypatch.setattr(keys_in_memory, "find_key", late_response)

@@ -12,6 +12,7 @@ from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, s
 from tests.support.harness import at_once, decide, let_permits_expire
 from tests.support.lifecycle import fill_account, policy_change
 
+pytestmark = pytest.mark.usefixtures("patient")
 Body = dict[str, Any]
 
 

@@ -26,6 +26,7 @@ from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import AGENT, Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, dump, scaled
 
+pytestmark = pytest.mark.usefixtures("patient")
 Body = dict[str, Any]
 
 

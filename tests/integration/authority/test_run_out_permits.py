@@ -19,6 +19,7 @@ from tests.support.harness import actor, at_once, let_permits_expire, scaled
 from tests.support.permit_pile import FORGED, pile_up
 from tests.support.roomy import roomy_policies
 
+pytestmark = pytest.mark.usefixtures("patient")
 PILE = 20_000
 """A guard that gives them all back would take seconds; with SENTINEL_TEST_SCALE=5 it is the 100,000 of tests/GUARANTEES.md, with 50 a million."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
+
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.decisions import record_decisions
@@ -13,6 +15,8 @@ from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
 from tests.support.fixtures import Fixtures, four_keys, guard_body
 from tests.support.harness import at_once, caller_of, decide, let_permits_expire
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(fixtures: Fixtures) -> None:

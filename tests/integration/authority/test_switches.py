@@ -49,6 +49,8 @@ from tests.support.switch_fixtures import (
     seen,
 )
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def age(fixtures: Fixtures, days: float) -> None:
     """The newest report was recorded that long ago."""

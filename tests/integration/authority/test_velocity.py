@@ -25,10 +25,11 @@ from sentinel.core.operation import build_operation
 from tests import mutants
 from tests.integration.authority.test_halts_stop_everything import waits_without_a_number
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
-from tests.support.harness import let_permits_expire
+from tests.support.harness import PATIENT_SECONDS, let_permits_expire
 from tests.support.ledger_fixtures import wait_until
 from tests.support.verbs import guarded
 
+pytestmark = pytest.mark.usefixtures("patient")
 POLICY = """\
 policy: rated
 label: Rated
@@ -500,7 +501,7 @@ def flood(fixtures: Fixtures, *, threads: int, batches: int, rows: int) -> list[
         for _ in range(batches):
             asked = [decided_row(fixtures.authority, caller, operation(value="1.00"), has_start_step=True, elapsed_ms=0)
                      for _ in range(rows)]  # fmt: skip
-            answers.extend(record_decisions(fixtures.authority.pool, asked))
+            answers.extend(record_decisions(fixtures.authority.pool, asked, PATIENT_SECONDS))
 
     workers = [threading.Thread(target=one) for _ in range(threads)]
     for worker in workers:
@@ -532,10 +533,10 @@ def test_who_trips_a_breaker_waits_to_be_alone_in_a_transaction_that_wrote_nothi
     rows = [decided_row(ten.authority, caller, operation(), has_start_step=True, elapsed_ms=0) for _ in range(12)]
     with psycopg.connect(ten.url) as other, ThreadPoolExecutor(1) as thread:
         other.execute("select pg_advisory_xact_lock_shared(sentinel.halt_lock())")
-        asked = thread.submit(record_decisions, ten.authority.pool, rows)
+        asked = thread.submit(record_decisions, ten.authority.pool, rows, PATIENT_SECONDS)
         assert waits_without_a_number(ten)
         other.commit()
-        assert [one.reason_code for one in asked.result(30)].count("velocity_halted") == 1
+        assert [one.reason_code for one in asked.result(60)].count("velocity_halted") == 1
     assert ten.broken_invariants() == []
 
 

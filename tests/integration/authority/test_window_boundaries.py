@@ -19,6 +19,7 @@ from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, at_once, desks, scaled
 from tests.support.windows import MICRO, ZONES, Instant, instants, rolling_counts, rolls_off, window_of
 
+pytestmark = pytest.mark.usefixtures("patient")
 CAP, ROOM, ASKERS = 20, 2, 4
 """The cap, how many refunds of `CAP / ROOM` fit it, and how many ask at once."""
 

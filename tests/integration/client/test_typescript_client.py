@@ -113,7 +113,7 @@ def test_a_call_whose_connection_is_cut_is_repeated_under_its_key_and_nothing_ha
     def forward(asked: Asked) -> None:
         """To the authority, whose first answer on each path is lost."""
         headers = {name: asked.headers[name] for name in ("x-api-key", "content-type")}
-        answer = requests.post(url + asked.path, data=asked.body, headers=headers, timeout=20)
+        answer = requests.post(url + asked.path, data=asked.body, headers=headers, timeout=120)
         if asked.path in cut:
             asked.answer(answer.status_code, answer.content, answer.headers["Content-Type"])
         else:

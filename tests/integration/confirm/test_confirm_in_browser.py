@@ -38,6 +38,7 @@ def phone(browser: Any, address: str, **over: Any) -> Iterator[Any]:
     context = browser.new_context(
         **{"viewport": PHONE, "has_touch": True, "is_mobile": True, "locale": "de-DE", **over}
     )
+    context.set_default_timeout(60_000)
     page = context.new_page()
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))

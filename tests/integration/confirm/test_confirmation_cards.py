@@ -71,6 +71,7 @@ def winners_of(cards: Cards) -> tuple[list[Any], int]:
     )
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_32_answers_at_once_exactly_one_wins(cards: Cards) -> None:
     won, recorded = winners_of(cards)
     assert (len(won), recorded) == (1, 1)
@@ -130,6 +131,7 @@ def test_another_digest_supersedes_a_pending_card(cards: Cards) -> None:
     )
 
 
+@pytest.mark.usefixtures("patient")
 def test_opening_again_and_at_once_opens_one_card(cards: Cards) -> None:
     cards.waiting("a")
     asks = [cards.ask("a")]

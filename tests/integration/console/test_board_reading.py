@@ -411,7 +411,7 @@ def test_who_waited_for_an_answer_that_failed_shares_the_failure_and_who_comes_l
 
     def let_it_fail() -> None:
         # Each has read the clock when it came, and the first once more when it asked.
-        assert all(read.acquire(timeout=30) for _ in range(21))
+        assert all(read.acquire(timeout=60) for _ in range(21))
         hanging.set()
 
     failed, *answers = at_once([let_it_fail, *[lambda: remembered.get("key", ask)] * 20])

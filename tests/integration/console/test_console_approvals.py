@@ -389,6 +389,7 @@ def one_person_suffices(fixtures: Any) -> bool:
     return fixtures.approval_status(approval_id) != "pending"
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_for(fixtures: Any) -> None:
     assert not one_person_suffices(fixtures)
     (votes,) = fixtures.sql("select count(*) from sentinel.approval_votes")[0]
@@ -397,6 +398,7 @@ def test_one_person_clicking_a_hundred_times_never_suffices_where_two_are_asked_
     assert decide(fixtures, bob, approval_id) == "approved"
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(fixtures: Any) -> None:
     fixtures.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
     # People are told apart by the key of words, and again where they are counted.
@@ -465,10 +467,12 @@ def transitions(fixtures: Any, contenders: int = 12) -> int:
     return decided
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_many_contenders_exactly_one_decides(fixtures: Any) -> None:
     assert transitions(fixtures) == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_check_for_one_transition_sees_a_check_then_act(fixtures: Any) -> None:
     rewritten(
         fixtures, "sentinel.resolve_approval", ("approval_id = approval for update", "approval_id = approval"),

@@ -292,6 +292,7 @@ def traces(fixtures: Any, order_id: str) -> dict[str, int]:
     return {name: fixtures.sql(query, order_id)[0][0] for name, query in count.items()}
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_analysts_speaking_at_once_exactly_one_wins(fixtures: Any) -> None:
     people = [fixtures.operator(f"p{n}") for n in range(6)]
     for number in range(scaled(6)):

@@ -164,12 +164,12 @@ def test_few_requests_wait_for_a_worker_at_once_so_that_others_reach_the_console
 
     def pause(_: float) -> None:
         waiting.release()
-        go_on.wait(30)
+        go_on.wait(90)
 
     threads = [threading.Thread(target=process_one, args=(fixtures.pool, actor), kwargs={"pause": pause}) for _ in range(MOST_WAITING)]  # fmt: skip
     for one in threads:
         one.start()
-    assert all(waiting.acquire(timeout=30) for _ in threads)
+    assert all(waiting.acquire(timeout=60) for _ in threads)
     with pytest.raises(Conflict, match="wait for a worker"):
         process_one(fixtures.pool, actor, wait_seconds=0.1)
     answered = "update refunds.process_requests set finished_at = clock_timestamp(), result = '{}' returning 1"

@@ -306,6 +306,7 @@ def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(f
     ]
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_two_that_come_with_it_at_once_one_gets_in(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = fixtures.app()
     email = made_operator(fixtures, fixtures.browser("admin", "admin", app, proved=True), "created")

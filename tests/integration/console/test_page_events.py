@@ -333,14 +333,14 @@ def test_of_many_files_that_are_asked_for_at_once_few_are_made(fixtures: Any, mo
 
     def slowly(row: Any) -> Any:
         begun.release()
-        assert go_on.wait(30)
+        assert go_on.wait(90)
         return cells(row)
 
     monkeypatch.setattr(page, "_cells", slowly)
     with ThreadPoolExecutor(page.MOST_AT_ONCE) as threads:
         files = [threads.submit(vic.get, "/ops/events/export.csv") for _ in range(page.MOST_AT_ONCE)]
         try:
-            assert all(begun.acquire(timeout=30) for _ in files)
+            assert all(begun.acquire(timeout=60) for _ in files)
             refused = vic.get("/ops/events/export.csv")
         finally:
             go_on.set()

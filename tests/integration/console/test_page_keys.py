@@ -58,6 +58,7 @@ def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(fixture
     assert fixtures.sql("select count(*) from sentinel.agent_keys") == [(1,)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_sent_at_once_from_many_tabs_a_form_still_makes_one_key(fixtures: Any) -> None:
     app = fixtures.app()
     abe = fixtures.browser("abe", "admin", app, proved=True)

@@ -361,6 +361,7 @@ def test_an_id_of_a_decision_that_is_not_indexed_yet_is_not_told_as_one_of_nothi
     assert behind.get("/ops/api/public-ids/prf_" + "a" * 16).status_code == 404
 
 
+@pytest.mark.usefixtures("patient")
 def test_two_consoles_that_index_at_once_leave_each_id_once(fixtures: Any) -> None:
     for n in range(40):
         ask(fixtures, params={"refund_id": f"rf_{n % 20}", "ledger_entry_id": f"lge_{n % 20}"}, idempotency_key=f"k{n}")

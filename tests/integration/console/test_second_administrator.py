@@ -163,6 +163,7 @@ def test_a_crash_between_vote_and_act_leaves_both_undone_or_repeatable(two: Two)
     assert fixtures.sql("select role from sentinel.operators where email = 'bob@demo.local'") == [("admin",)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_two_who_approve_or_collect_at_once_do_it_once(two: Two) -> None:
     fixtures, admins = two.fixtures, [two.fixtures.operator(name, "admin") for name in ("cat", "dot")]
     role, key = uuid.UUID(waiting(two.ask("role"))), uuid.UUID(waiting(two.ask("issue")))

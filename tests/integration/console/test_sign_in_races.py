@@ -18,6 +18,7 @@ from tests.integration.console.second_factors import api_sign_in, code_of, enrol
 from tests.support.fixtures import quick_hash
 from tests.support.ledger_fixtures import wait_until
 
+pytestmark = pytest.mark.usefixtures("patient")
 LIVING = "select count(*) from sentinel.operator_sessions where operator_id = %s and revoked_at is null"
 WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 NEW_PASSWORD = "another horse battery staple"

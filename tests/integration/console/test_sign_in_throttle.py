@@ -386,6 +386,7 @@ def never_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_right")
+@pytest.mark.usefixtures("patient")
 def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +396,7 @@ def test_fifty_guesses_at_once_count_fifty_and_ten_are_looked_at(
 
 
 @pytest.mark.usefixtures("never_right")
+@pytest.mark.usefixtures("patient")
 def test_counting_first_and_noting_later_would_look_at_more(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixtures.pool, "_wait_seconds", 30)
     everybody = threading.Barrier(50)

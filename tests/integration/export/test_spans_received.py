@@ -50,6 +50,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         assert isinstance(running, Collector)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         yield running
 
 
@@ -71,7 +72,7 @@ def test_an_agents_call_of_a_tool_is_one_trace_to_the_authority_without_its_argu
     key = fixtures.key  # a worker's, so that the facts count
     with traced_authority(fixtures) as url:
         command = [sys.executable, "-c", AGENT, url, key, str(TOOLS)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=Path(ROOT))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(ROOT))
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         wait_until(lambda: len(collector.spans()) >= 12)
     tool = ("invoke_agent", "execute_tool")
@@ -98,6 +99,7 @@ def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, colle
         worker = worker_process(
             ["--once"], database_url=fixtures.url, authority_url=url, SENTINEL_REFUND_AGENT_API_KEY=fixtures.key,
             SENTINEL_TENANT_ID=str(fixtures.tenant_id), OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="50",
+            OTEL_EXPORTER_OTLP_TIMEOUT="60",
         )  # fmt: skip
         out, errors = worker.communicate(timeout=120)
         assert worker.returncode == 0, out + errors

@@ -145,7 +145,7 @@ def test_without_an_endpoint_there_are_no_spans_and_nothing_is_imported(monkeypa
         monkeypatch.delenv(name, raising=False)
     assert tracing_of("sentinel") is None
     program = "import sys, sentinel.authority.app, sentinel.export.build, sentinel.client; print([m for m in sys.modules if m.startswith('opentelemetry')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     assert tracing_of("sentinel") is not None

@@ -159,9 +159,10 @@ def test_the_same_alert_is_raised_once_and_another_occasion_is_another(desk: Des
     assert desk.waiting() == 0
 
 
+@pytest.mark.usefixtures("patient")
 def test_several_processes_deliver_each_alert_once(desk: Desk, server: ScriptedServer) -> None:
     server.script = ok
-    alerts = desk.alerts(SlackChannel(server.url, LOOPBACK_CLIENT))
+    alerts = desk.alerts(SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=deadline_for("answered")))
     for number in range(30):
         desk.raise_alert(held(f"o-{number}"))
     assert sum(at_once([lambda: alerts.deliver_due(10)] * 6)) == 30  # type: ignore[list-item, arg-type]
@@ -267,6 +268,7 @@ def test_a_strangers_text_makes_no_link_in_a_message() -> None:
 # The simulated shop --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Desk) -> None:
     shop, one = SimulatedShop(desk.pool, TENANT), review()
     operation_id = one.operation_id or uuid.uuid4()
@@ -279,6 +281,7 @@ def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Des
     assert perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(1, 60.0)) == Settled(str(operation_id))
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_simulated_shop_never_ships_what_it_holds(desk: Desk) -> None:
     shop, one = SimulatedShop(desk.pool, TENANT), review()
     said = at_once([lambda k=k: perform(shop, one, k, one.operation_id or uuid.uuid4()) for k in list(EffectKind) * 8])  # type: ignore[misc]

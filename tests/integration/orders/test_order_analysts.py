@@ -210,6 +210,7 @@ def test_nobody_says_of_an_order_that_it_was_handled_elsewhere(orders: OrderFixt
     assert say(orders, "o-1", "fulfil") == "fulfil"
 
 
+@pytest.mark.usefixtures("patient")
 def test_decisions_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:
     for number in range(4):
         order_id = f"o-{number}"

@@ -43,6 +43,7 @@ def flood(orders: OrderFixtures, seed: int) -> list[TestResponse | BaseException
     return answers
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_deliveries_at_once_have_one_effect_each(orders: OrderFixtures) -> None:
     answers = flood(orders, 20260901)
     statuses = Counter(answer.status_code if isinstance(answer, TestResponse) else repr(answer) for answer in answers)

@@ -105,7 +105,7 @@ def test_a_process_in_a_killed_ones_place_serves_its_tenant_while_the_database_i
 
 def is_healthy(port: int) -> bool:
     """Whether the intake answers."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2):
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20):
         return True
     return False
 
@@ -135,6 +135,7 @@ def two_intakes(fixtures: Fixtures, authority_url: str, monkeypatch: pytest.Monk
     return [make_intake(fixtures, authority_url) for _ in range(2)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_two_intakes_count_each_others_orders_of_one_account(
     fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_two_intakes_count_each_others_orders_of_one_account(
         one.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_taking_that_does_not_count_again_is_found_out(
     fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_taking_that_does_not_count_again_is_found_out(
         one.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_orders_of_other_accounts_are_taken_as_they_were_scored(
     fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +180,7 @@ def test_orders_of_other_accounts_are_taken_as_they_were_scored(
         one.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_takes_an_order_without_its_score_waits_for_who_takes_one_of_its_account(orders: OrderFixtures) -> None:
     """With look-ups or a model an order is counted in the transaction that takes it."""
     first, second = (_delivered(orders, order_body(name, account_ref="acct-one")) for name in ("o-1", "o-2"))

@@ -717,6 +717,7 @@ def test_what_a_person_called_not_executed_is_filed_anew_whatever_its_effect_was
     assert len(rows(orders)) == 2
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_moment(orders: OrderFixtures) -> None:
     refund_given_up(orders, approved=False)
     waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

@@ -42,7 +42,7 @@ def test_a_hold_is_told_until_the_shop_has_it_whatever_it_answered_first(
     fixtures: Fixtures, authority_url: str, code: int
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(code))
         assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
         for _ in range(6):
@@ -67,7 +67,7 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
     fixtures: Fixtures, authority_url: str, lane: str
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(422, "out of stock"))
         names = [f"o-{number}" for number in range(4)]
         for name in names:
@@ -111,7 +111,7 @@ def test_an_order_that_came_back_before_the_clock_was_set_back_is_tried_again_wh
 ) -> None:
     """As after a failover to a server whose clock is right. The finding: each retry was answered with 503 until it had caught up."""
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(422, "out of stock"))
         orders.deliver(order_body("o-1", "low"))
         orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "SHOP_REFUSED")
@@ -132,7 +132,7 @@ def test_people_hear_of_it_once_for_each_time_that_they_have_it_tried(
     fixtures: Fixtures, authority_url: str, verb: str
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(422, "out of stock"))
         orders.deliver(order_body("o-1", "low" if verb == "fulfil" else "high"))
         occasions = "select occasion from orders.alerts where kind = 'shop_refused' order by created_at"
@@ -152,7 +152,7 @@ def test_people_hear_of_it_once_for_each_time_that_they_have_it_tried(
 
 def test_the_gauges_count_what_waits_for_a_person_as_the_console_does(fixtures: Fixtures, authority_url: str) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(422, "out of stock"))
         orders.deliver(order_body("o-back"))
         for name in ("o-waits", "o-spoken"):
@@ -190,7 +190,7 @@ def test_no_program_tries_again_what_no_person_said_and_no_retry_passes_a_halt(
     fixtures: Fixtures, authority_url: str
 ) -> None:
     with ShopServer().running() as shop:
-        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url, shop_timeout_seconds=20.0)
         shop.forever = ("POST", False, problem(422))
         orders.deliver(order_body("o-1"))
         assert orders.status_and_lane("o-1")[0] == "SHOP_REFUSED"

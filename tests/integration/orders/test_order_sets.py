@@ -33,6 +33,7 @@ def commits(orders: OrderFixtures, event: str) -> int:
     return int(orders.one("select count(distinct xmin::text) from orders.events where event = %s", event))
 
 
+@pytest.mark.usefixtures("patient")
 def test_orders_that_come_while_a_set_is_under_way_share_the_next_ones(orders: OrderFixtures) -> None:
     answers = at_once([lambda n=n: orders.deliver(order_body(f"o-{n}")).status_code for n in range(COUNT)])
     assert answers == [200] * COUNT
@@ -48,6 +49,7 @@ def test_a_single_one_waits_for_nobody(fixtures: Fixtures, authority_url: str, m
     orders.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_orders_of_one_account_in_a_set_count_each_other(orders: OrderFixtures) -> None:
     at_once([lambda n=n: orders.deliver(order_body(f"o-{n}", account_ref="acct-one")) for n in range(12)])
     lanes = Counter(row[0] for row in orders.all("select lane from orders.reviews"))
@@ -84,6 +86,7 @@ def test_rules_alone_score_an_order_in_any_budget(
 
 
 @pytest.mark.parametrize("table", ["orders.reviews", "orders.simulated_shop"], ids=["not taken", "not shipped"])
+@pytest.mark.usefixtures("patient")
 def test_what_the_database_refuses_of_one_order_the_others_do_not_feel(orders: OrderFixtures, table: str) -> None:
     orders.fixtures.admin.execute(f"alter table {table} add constraint refused check (order_id <> 'o-3')")
     at_once([lambda n=n: orders.deliver(order_body(f"o-{n}")) for n in range(8)])

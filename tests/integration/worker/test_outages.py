@@ -220,7 +220,7 @@ def database_away(fixtures: LedgerFixtures) -> Iterator[None]:
     fixtures.admin.close()
     with psycopg.connect(fixtures.url, autocommit=True, dbname="postgres") as admin:
         admin.execute(f'alter database "{name}" with allow_connections false'.encode())
-        admin.execute("select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s", [name])
+        admin.execute("select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = %s", [name])
         try:
             yield
         finally:
@@ -262,7 +262,7 @@ def only_reads(fixtures: LedgerFixtures) -> Iterator[None]:
     name = fixtures.one("select current_database()")
 
     def end_connections() -> None:
-        others = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+        others = "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
         fixtures.admin.execute(others, [name])
 
     fixtures.admin.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())

@@ -8,7 +8,6 @@ import uuid
 
 import pytest
 
-from tests.support.busy import overload
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, new_row, wait_until, worker_process
 from tests.support.workflow_fixtures import BRANCHES, Shop, Spy
@@ -41,11 +40,11 @@ def test_a_loop_with_a_limit_sees_the_payment_under_way_through(shop: Shop, monk
     with shop.agent() as agent:
         loop = threading.Thread(target=agent.run_loop, args=(1,), daemon=True)
         loop.start()
-        assert slow.asked.wait(10 * overload())
+        assert slow.asked.wait(60)
         loop.join(1.5)
         assert loop.is_alive(), "the row is claimed, and not done"
         slow.goes_on.set()
-        loop.join(20 * overload())
+        loop.join(60)
         assert not loop.is_alive()
     assert shop.stands()[0] == "EXECUTED"
 
@@ -67,7 +66,7 @@ def test_a_loop_with_a_limit_waits_for_its_rows_and_does_no_more(
         loop.join(1.0)
         assert loop.is_alive(), "nothing was due yet"
         ledger_fixtures.add(*(new_row(f"r{number}") for number in range(8)))
-        loop.join(20 * overload())
+        loop.join(60)
         assert not loop.is_alive() and ledger_fixtures.executions() == 5
 
 
@@ -87,7 +86,7 @@ def test_a_batch_that_is_dropped_takes_nothing_off_the_limit(
         loop = threading.Thread(target=agent.run_loop, args=(2,), daemon=True)
         loop.start()
         wait_until(lambda: ledger_fixtures.executions() == 2, 20)
-        loop.join(20 * overload())
+        loop.join(60)
         assert not loop.is_alive() and ledger_fixtures.executions() == 2
 
 

@@ -28,6 +28,6 @@ def test_silence_is_ended_though_the_watching_thread_could_not_be_started_before
                 pass
         assert not pool._waiting, "nobody waits, and nothing is ended later"
         ours.settimeout(SECONDS)
-        with pool.watch(connection, 0.0) as long_enough:
+        with pool.watch(connection, 0.0) as deadline:
             assert ours.recv(1) == b"", "a shut socket wakes up who waits"
-        assert long_enough.over
+        assert deadline.over
