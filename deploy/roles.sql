@@ -147,9 +147,10 @@ grant execute on function sentinel.pack_text, sentinel.utc_text to board_reader;
 -- A worker opens cards and sends links, by functions and delivery columns; it cannot answer for a customer.
 revoke execute on function refunds.answer_confirmation from sentinel_worker;
 grant update (delivered_at, delivery_attempts, next_delivery_at, last_delivery_error) on refunds.confirmations to sentinel_worker;
--- The console shows a card and records the answer; it does not need the contact that the link was sent to.
+-- The console shows a card and whether its link was sent; it does not need the contact that the link was sent to.
 grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
-  status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_console;
+  status, created_at, expires_at, answered_at, delivered_at, delivery_attempts, last_delivery_error)
+  on refunds.confirmations to sentinel_console;
 grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_console;
 -- The public's listener does the same with a login of its own, without operators' rights: an attacker who takes that program over can
 -- decide no approval.

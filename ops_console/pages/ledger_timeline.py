@@ -16,6 +16,7 @@ from ops_console.pages.text import money
 from ops_console.read_models.events import EventRow
 from ops_console.read_models.ledger_history import Card, LedgerEffectRow, Life, Trail
 from sentinel.authority.reasons import reason_text
+from sentinel.core.wording import counted
 
 # The members of a step's output that are shown: our own codes, states and names of systems. Not among them: order
 # references and a model's words.
@@ -176,7 +177,14 @@ def _cards(cards: list[Card]) -> Iterator[Moment]:
             ("amount", money(card.amount_minor, card.currency)),
             ("until", f"{card.expires_at:%Y-%m-%d %H:%M:%S} UTC"),
         )
-        yield Moment(card.created_at, "customer", "Confirm card opened", "pending", facts=asked)
+        trouble = (
+            (("link not sent", f"{card.last_delivery_error} ({counted(card.delivery_attempts, 'attempt')})"),)
+            if card.last_delivery_error
+            else ()
+        )
+        yield Moment(card.created_at, "customer", "Confirm card opened", "pending", facts=(*asked, *trouble))
+        if card.delivered_at is not None:
+            yield Moment(card.delivered_at, "customer", "Link handed to the notifier")
         if card.answered_at is not None:
             yield Moment(card.answered_at, "customer", "The customer answered", card.status)
         elif card.status == "expired":

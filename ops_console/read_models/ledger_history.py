@@ -65,7 +65,7 @@ class LedgerEffectRow:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A confirm card. Whether its link was sent is not granted to the console."""
+    """A confirm card. `last_delivery_error` is the kind of failure, without the address that the link was for."""
 
     status: str
     amount_minor: int
@@ -73,6 +73,9 @@ class Card:
     created_at: datetime
     expires_at: datetime
     answered_at: datetime | None
+    delivered_at: datetime | None
+    delivery_attempts: int
+    last_delivery_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ select effect_number, system, best_effort, state, reference, system_reference, l
 from refunds.effects where {of_entry} order by effect_number desc
 """).fill(of_entry=_OF_ENTRY)
 CARDS = SqlTemplate("""
-select status, amount_minor, currency, created_at, expires_at, answered_at
+select status, amount_minor, currency, created_at, expires_at, answered_at, delivered_at, delivery_attempts, last_delivery_error
 from refunds.confirmations where {of_entry} order by created_at desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 EXECUTIONS = SqlTemplate("""

@@ -314,12 +314,18 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
     )
 
 
-def test_a_confirm_card_is_not_called_sent_because_its_link_may_not_have_been() -> None:
+def test_a_confirm_card_says_whether_its_link_was_sent() -> None:
     opened = datetime.now(UTC)
-    card = Card("expired", 1999, "USD", opened, opened + timedelta(days=1), None)
-    assert [one.title for one in timeline(Life([], [], [], [card], [], [], [], []))] == [
-        "Confirm card opened", "No answer in time",
+    asked = (1999, "USD", opened, opened + timedelta(days=1), None)
+    sent = Card(
+        "expired", *asked, delivered_at=opened + timedelta(seconds=1), delivery_attempts=1, last_delivery_error=None
+    )
+    assert [one.title for one in timeline(Life([], [], [], [sent], [], [], [], []))] == [
+        "Confirm card opened", "Link handed to the notifier", "No answer in time",
     ]  # fmt: skip
+    kept = Card("pending", *asked, delivered_at=None, delivery_attempts=2, last_delivery_error="smtp: refused")
+    (opening,) = timeline(Life([], [], [], [kept], [], [], [], []))
+    assert ("link not sent", "smtp: refused (2 attempts)") in opening.facts
 
 
 def test_a_refund_that_a_bank_sent_back_is_not_called_a_wrong_execution() -> None:
