@@ -63,7 +63,7 @@ def silent_for_guards(authority: FakeAuthority) -> Iterator[threading.Event]:
 
     def misbehave(exchange: Exchange) -> bool:
         if exchange.path.endswith("action/guard"):
-            speaks.wait(60)
+            speaks.wait(10)
         return False
 
     authority.misbehave = misbehave
@@ -79,7 +79,7 @@ def overlap(shop: Shop, authority: FakeAuthority, workers: int) -> None:
     fixtures.ledger.add_orders([order(f"o{n}") for n in range(ORDERS)])
     large = [refund(f"large{n}", f"o{n}") for n in range(ORDERS)]
     large += [new_row(f"other{n}", 100, order_ref=None) for n in range(1000 - ORDERS)]
-    shop.settings.update(guard_timeout_seconds=100.0, batch=64)
+    shop.settings.update(guard_timeout_seconds=20.0, batch=64)
     with ExitStack() as stack, psycopg.connect(fixtures.url) as behind, silent_for_guards(authority) as speaks:
         add_uncommitted(fixtures.ledger, large, behind)
         fixtures.ledger.add_rows([refund(f"small{n}", f"o{n}") for n in range(ORDERS)])
