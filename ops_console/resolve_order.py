@@ -76,8 +76,9 @@ def resolve_order(
     status: str | None = None, approval_id: uuid.UUID | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
     """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it
-    held. An order that came back from the shop can be retried, refunded or held; one about which the authority refuses
-    the question can be held; a hold that the shop has not accepted can be retried.
+    held. An order that came back from the shop can be retried, refunded or held, but not retried once a person has
+    resolved its fulfilment as not executed; one about which the authority refuses the question can be held; a hold that
+    the shop has not accepted can be retried.
 
     With `inspector`, a refund that its policy would deny is refused here. `digest`, `approval_id` and `status` are what
     the person was shown. `digest` is required while an approval is pending, and must be that approval's. `approval_id`,
@@ -94,6 +95,8 @@ def resolve_order(
         raise Forbidden("an order can be decided only with a person's account")
     if inspector is not None and (decision == REFUND or (decision == RETRY and status == "REFUND_REFUSED")):
         _must_be_refundable(pool, actor, source, order_id, inspector)
+    if decision == RETRY and status == "SHOP_REFUSED":
+        _must_not_be_ruled_out(pool, actor, source, order_id)
     # Sorted, so that the decision's event precedes the event of what it decides, even with both ids of one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
@@ -106,6 +109,15 @@ def resolve_order(
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     return OrderResolved(answer.result, answer.approvals_given, answer.people_required, answer.ledger_entry_id)
+
+
+def _must_not_be_ruled_out(pool: Pool, actor: Actor, source: str, order_id: str) -> None:
+    row = order_views.find_order(pool, actor.tenant_id, source, order_id)
+    # "Not executed" is never taken back, so what is refused here would be refused at any later moment.
+    if row is not None and row.is_ruled_out:
+        raise Conflict(
+            "a person resolved its fulfilment as not executed, which is final: the shop is not asked again; hold it, or refund it"
+        )
 
 
 def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, inspector: PolicyInspector) -> None:

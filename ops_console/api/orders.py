@@ -40,7 +40,7 @@ _DECISION = OrderVoteSchema()
 _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 _SHOWN_OTHERWISE = frozenset({
-    "amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live", "refund_is_undecided",
+    "amount_minor", "currency", "reason_code", "signals", "question_refused", "is_ruled_out", "refund_is_live", "refund_is_undecided",
     "offers_approve",
 })  # fmt: skip
 """Columns of an order that its view shows in another form, or only uses to compute `offers`."""
@@ -65,8 +65,8 @@ def _refused(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, 
 
 def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
     """The decisions that a person may take on the order now. None are offered while a filed refund may still be paid;
-    "refund" is not offered if nothing was paid or the policy would deny it, and "fulfil" not if its approval cannot be
-    given.
+    "refund" is not offered if nothing was paid or the policy would deny it, "fulfil" not if its approval cannot be given,
+    and "retry" not if a person has resolved the fulfilment as not executed.
     """
     refundable = (row.amount_minor or 0) > 0 and refund_refusal(policies, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
@@ -74,7 +74,7 @@ def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
         case "QUEUED" if row.resolution is None and row.approval_status == "pending":
             return [*([FULFIL] if row.offers_approve else []), *refund, HOLD]
         case "SHOP_REFUSED":
-            return [RETRY, *refund, HOLD]
+            return [*([] if row.is_ruled_out else [RETRY]), *refund, HOLD]
         case "REFUND_REFUSED" if not row.refund_is_live:
             return [RETRY, HOLD] if refundable and not row.refund_is_undecided else [HOLD]
         case "SCORED" if row.question_refused:

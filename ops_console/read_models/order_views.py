@@ -29,9 +29,10 @@ class OrderRow:
     should have answered, None for an order that waits for no approval. `ledger_entry_id` is the filed refund's entry:
     the last attempt that was not closed. `hold_state` is the state of a held order's hold in the shop ("refused": it
     had been shipped before, and the hold is not retried). `question_refused`: the order has no lane, because the
-    authority refuses the question about it. `refund_is_live`: the outcome of a filed refund is not known yet, so no
-    decision is taken; `refund_is_undecided`: the ledger does not know it either, so the refund is not retried;
-    `refund_in_doubt` is that refund's operation while in doubt.
+    authority refuses the question about it. `is_ruled_out`: it came back from the shop, and a person has resolved its
+    fulfilment as not executed, so the shop is not asked again. `refund_is_live`: the outcome of a filed refund is not
+    known yet, so no decision is taken; `refund_is_undecided`: the ledger does not know it either, so the refund is not
+    retried; `refund_in_doubt` is that refund's operation while in doubt.
     """
 
     review_id: uuid.UUID
@@ -60,6 +61,7 @@ class OrderRow:
     ledger_entry_id: str | None
     hold_state: str | None
     question_refused: bool
+    is_ruled_out: bool
     refund_is_live: bool
     refund_is_undecided: bool
     refund_in_doubt: uuid.UUID | None
@@ -165,6 +167,8 @@ case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.ref
 case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
   and f.tenant_id = r.tenant_id) end as hold_state,
 {question_refused} as question_refused,
+case when r.status = 'SHOP_REFUSED' then exists (select from sentinel.operation_states s where s.tenant_id = r.tenant_id
+  and s.operation_id = r.operation_id and s.not_executed_at is not null) else false end as is_ruled_out,
 case when r.status = 'REFUND_REFUSED' then orders.has_live_refund(r.tenant_id, r.review_id) else false end as refund_is_live,
 case when r.status = 'REFUND_REFUSED' then orders.has_undecided_refund(r.tenant_id, r.review_id) else false end as refund_is_undecided,
 case when r.status = 'REFUND_REFUSED' then orders.refund_in_doubt(r.tenant_id, r.review_id) end as refund_in_doubt,

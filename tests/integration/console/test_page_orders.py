@@ -17,7 +17,7 @@ from ops_console.pages import orders
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.integration.console.test_page_in_doubt import doubted
-from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop
+from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop, status_and_resolution
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
 
@@ -378,6 +378,25 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_decision_and_leads_to_t
     shown = rex.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["offers"], "refund_in_doubt" in shown) == (["retry", "hold"], False)
     assert len(re.findall(r'name="decision"', ann.get(path).text)) == 2
+
+
+def test_an_order_whose_fulfilment_a_person_called_not_executed_offers_no_retry(fixtures: Any) -> None:
+    """The finding: its page said that the shop had refused it, and offered to ask the shop once more, which never happens."""
+    order_id, operation, rex = refused_by_shop(fixtures), doubted(fixtures, "120.00", 1), fixtures.person("rex")
+    fixtures.sql(f"update orders.reviews set operation_id = '{operation}'")
+    assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == ["retry", "refund", "hold"]
+    fixtures.sql(
+        "set session_replication_role = replica; update sentinel.operation_states set status = 'completed', outcome = 'error',"
+        f" in_doubt_since = null, in_doubt_reason = null, not_executed_at = clock_timestamp() where operation_id = '{operation}'"
+    )
+    assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == ["refund", "hold"]
+    page = fixtures.browser("ann", "approver").get(f"/ops/orders/demo/{order_id}").text
+    assert re.findall(r'name="decision" value="(\w+)"', page) == ["refund", "hold"]
+    assert "A person resolved its fulfilment as not executed, which is final" in page
+    assert "The shop refused to fulfil it" not in page
+    refusal = rex.analyst(order_id, "retry")
+    assert (refusal.status_code, "which is final" in refusal.json["detail"]) == (409, True)
+    assert status_and_resolution(fixtures, order_id) == ("SHOP_REFUSED", None)
 
 
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:

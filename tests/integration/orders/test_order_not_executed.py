@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.resolve_order import resolve_order
 from sentinel.authority.halts import list_halts
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
@@ -96,6 +97,39 @@ def test_an_order_left_behind_started_is_held_for_a_person_and_never_fulfilled(
     )
     assert fixtures.broken_invariants() == []
     orders.close()
+
+
+def test_what_a_person_called_not_executed_is_not_tried_again_and_can_be_held(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: a retry was recorded, and said that the shop is asked once more, which it never was."""
+    shop, ann = FlakyShop(), actor(fixtures, "approver")
+    orders = make_intake(
+        fixtures, authority_url, parts={"shop": shop}, failpoints=Stopped(OrderFailpoint.AFTER_DECIDED)
+    )
+
+    def say(decision: str) -> str:
+        return refused(
+            lambda: resolve_order(
+                fixtures.console_pool, ann, "demo", "o-1", decision=decision, reason="in stock", status="SHOP_REFUSED"
+            )
+        )
+
+    try:
+        assert orders.deliver(order_body("o-1")).status_code == 503
+        let_leave_end(fixtures)
+        assert say_not_executed(fixtures) == ""
+        orders.make_due()
+        orders.rounds()
+        assert orders.status_and_lane("o-1") == ("SHOP_REFUSED", "low")
+        assert say("retry") == "conflict"
+        assert orders.all("select decision from orders.analyst_decisions") == []
+        assert say("hold") == ""
+        orders.make_due()
+        orders.rounds()
+        assert (orders.status_and_lane("o-1"), shop.done) == (("HELD", "low"), [("held", "o-1")])
+    finally:
+        orders.close()
 
 
 def test_people_are_told_of_a_shop_that_does_not_say_whether_it_fulfilled_what_it_must_not_any_more(
