@@ -205,7 +205,8 @@ def look(shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID) 
 def _read(standing: ShopStatus, kind: EffectKind, operation_id: uuid.UUID) -> EffectResult:
     if standing.status == _DONE_STATUS[kind]:
         whose = standing.operation_id
-        if kind is EffectKind.FULFIL and whose not in (None, str(operation_id)):
+        # A shop's database may return a UUID in capitals.
+        if kind is EffectKind.FULFIL and whose is not None and whose.lower() != str(operation_id):
             return EffectRefused("it was fulfilled under another operation")
         return Settled(standing.reference or str(operation_id))
     if kind is EffectKind.HOLD and standing.status == "fulfilled":

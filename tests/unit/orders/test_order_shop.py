@@ -189,6 +189,14 @@ def test_an_order_that_somebody_else_fulfilled_is_no_success_of_ours(server: Sho
     assert isinstance(perform(shop, one, EffectKind.FULFIL, other, Attempts(1, LONG_AGO)), EffectRefused)
 
 
+def test_an_operation_that_the_shop_names_in_capitals_is_ours(server: ShopServer) -> None:
+    """The finding: an order that had been fulfilled came back to a person as fulfilled under another operation."""
+    shop, one, ours = HttpShop(server.url), review(), uuid.UUID("01a20050-35be-7df6-b26d-7b9b84e55383")
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, ours), Settled)
+    server.keys["o-1", "fulfill"] = str(ours).upper()
+    assert look(shop, one, EffectKind.FULFIL, ours) == Settled("S-o-1")
+
+
 class _NeverLooks(HttpShop):
     """The mutant: what it is unsure about it takes for not done."""
 
