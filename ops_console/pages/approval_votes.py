@@ -64,7 +64,11 @@ CHOICES = {
         Choice(
             "handled", "Handled by a person", "A person did it elsewhere; the agent is denied it. Give the reference."
         ),
-        Choice(FULFIL, "Fulfil", "The order is fulfilled, exactly as shown here."),
+        Choice(
+            FULFIL,
+            "Fulfil",
+            "The shop is asked to fulfil the order, exactly as shown here. Everything is checked again before.",
+        ),
         Choice(
             REFUND,
             "Refund",
@@ -86,7 +90,7 @@ _TOLD = {
     "approved": "Approved. The agent may continue; everything is checked again when it starts.",
     "rejected": "Rejected. The agent is denied it.",
     "handled": "Recorded as handled by a person. The agent is denied it.",
-    FULFIL: "Released. The order is fulfilled.",
+    FULFIL: "Released. Everything is checked again; then the shop is asked to fulfil the order.",
     REFUND: "A refund is filed on your decision. The order is not fulfilled; if the refund is denied or fails, it comes back.",
     HOLD: "Held. The shop is told to hold the order.",
 }

@@ -216,6 +216,18 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixture
     assert votes(fixtures, approval_id) == 0
 
 
+def test_who_releases_an_order_is_not_told_that_it_is_fulfilled(fixtures: Any) -> None:
+    """The finding: it said so while the order was still queued, and the authority or the shop could refuse it."""
+    order_id, ann = queued(fixtures), fixtures.browser("ann")
+    (approval_id,) = fixtures.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0]
+    assert "The shop is asked to fulfil the order, exactly as shown here." in card(ann, approval_id)
+    assert say(ann, approval_id, "fulfil", proof=PASSWORD).status_code == 303
+    page = card(ann, approval_id)
+    assert "Released. Everything is checked again; then the shop is asked to fulfil the order." in page
+    assert "The order is fulfilled" not in page
+    assert status_and_resolution(fixtures, order_id) == ("QUEUED", "fulfil")
+
+
 def test_an_orders_card_has_its_signals_fenced_and_the_analysts_choices(fixtures: Any) -> None:
     app = fixtures.app()
     for decision, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
