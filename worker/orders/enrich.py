@@ -91,8 +91,10 @@ class Enricher:
 
 
 def _object(found: Response) -> Mapping[str, Any] | str:
-    if found.status != 200 or found.content_type != "application/json":
+    if found.status != 200:
         return f"http_{found.status}"
+    if found.content_type != "application/json":
+        return "not application/json"
     try:
         return read_object(found.body)
     except SentinelError:

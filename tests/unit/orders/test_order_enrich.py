@@ -88,6 +88,13 @@ def test_a_number_that_is_written_as_text_counts_as_in_a_delivery() -> None:
     assert (found.order.account_age_days, found.order.failed_payments, found.signals) == (12, 7, ())
 
 
+def test_an_answer_that_is_not_sent_as_json_is_named_so() -> None:
+    """The finding: its signal said "http_200", as if the status were at fault."""
+    with answering(GOOD, kind="text/html"):
+        found = ENRICHER.enrich(ORDER, [Lookup("http://127.0.0.1/a", FIELDS, "k-1", 5.0)], soon())
+    assert (found.order, [signal.detail for signal in found.signals]) == (ORDER, ["look-up 1: not application/json"])
+
+
 @pytest.mark.parametrize("ref", [None, "..", "."])
 def test_a_placeholder_that_is_unknown_or_climbs_asks_nobody(server: ScriptedServer, ref: str | None) -> None:
     found = ENRICHER.enrich(replace(ORDER, account_ref=ref), [lookup(server)], soon())
