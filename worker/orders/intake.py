@@ -31,6 +31,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import EdgeResponse, Handler, QuickHandler, Request, address_of
 from sentinel.store.ids import random_bytes
 from worker.orders import metrics
+from worker.orders.order import DEFAULTS
 from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.sources import OrderSource, SourcesFile, Unverified
 from worker.orders.store import DeliveredOrder, body_digest
@@ -41,6 +42,8 @@ log = structlog.get_logger("worker.orders")
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
 _PREFIX, _SUFFIXES = "/webhooks/", frozenset(f"/orders{more}{end}" for more in ("", "/created") for end in ("", "/"))
 _UNKNOWN = "unknown"
+_OUR_NAMES = ("body", "currency")
+"""Names of faults that are no paths: of the whole body, and of the currency where the map has no path for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +151,11 @@ class Intake(QuickHandler):
 
 
 def _faults_said(source: OrderSource, error: SentinelError) -> dict[str, str]:
-    """The faults by path, for the log. Paths that the source's map does not declare become "elsewhere": the sender chose their names."""
-    declared = {".".join(path) for paths in source.fields.values() for path in paths}
+    """The faults by path, for the log. Paths that neither the source's map nor its defaults have become "elsewhere": the
+    sender chose their names."""
+    declared = {".".join(path) for paths in {**DEFAULTS, **source.fields}.values() for path in paths}
     return {
-        name if name == "body" or any(f"{name}.".startswith(f"{path}.") for path in declared) else "elsewhere": rule
+        name if name in _OUR_NAMES or any(f"{name}.".startswith(f"{path}.") for path in declared) else "elsewhere": rule
         for name, rule in (error.errors or {"body": error.detail}).items()
     }
 

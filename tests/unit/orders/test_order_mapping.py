@@ -15,8 +15,9 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
+from worker.orders.intake import _faults_said
 from worker.orders.order import MAX_ITEMS, Item, Order, as_received, facts_of, order_id
-from worker.orders.sources import FILE_NAME, OrderSource, Sources
+from worker.orders.sources import FILE_NAME, OrderSource, Scheme, Signing, Sources
 
 SOURCES = Sources.load(policies_dir() / FILE_NAME, {})
 
@@ -209,6 +210,17 @@ def test_what_is_of_another_type_is_refused_by_its_path(path: str, value: Any) -
         source("demo").to_order(changed)
     [named] = caught.value.errors
     assert named == path or (path == "order.total.currency" and value is None and named.endswith("currency"))
+
+
+@pytest.mark.parametrize(
+    ("order", "named"), [({"total": "1.00"}, "order.id"), ({"id": "o-1", "total": "1.00"}, "currency")]
+)
+def test_a_place_that_the_map_leaves_to_its_default_is_named_in_the_log(order: dict[str, str], named: str) -> None:
+    """The finding: it was logged as "elsewhere", as if the sender had chosen its name."""
+    declared = OrderSource("demo", Signing(Scheme.HEX, ()), {"amount": (("order", "total"),)})
+    with pytest.raises(InvalidInput) as caught:
+        declared.to_order({"order": order})
+    assert list(_faults_said(declared, caught.value)) == [named]
 
 
 def test_an_item_that_is_no_object_is_named() -> None:
