@@ -14,7 +14,7 @@ from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, Ef
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",
     "started": "Fulfilment started", "start_refused": "The start was refused; requested again", "fulfilled": "Fulfilled by the shop",
-    "gave_up": "Given up: a person must decide", "shop_refused": "The shop refused: back to a person", "retried": "Retried by a person",
+    "gave_up": "Given up: a person must decide", "shop_refused": "Not fulfilled: back to a person", "retried": "Retried by a person",
     "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or expired undecided",
     "refund_filed": "A refund was filed",
 }  # fmt: skip

@@ -34,7 +34,9 @@ from worker.orders.transitions import (
     EXECUTED,
     LONGEST_PAUSE_IN_SILENCE_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    NOT_EXECUTED,
     QUEUES,
+    STARTED_ELSEWHERE,
     decided_work,
     event_of,
     held_alert,
@@ -50,7 +52,7 @@ from worker.orders.transitions import (
     shipped_row,
     unseen_alert,
 )
-from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
+from worker.outbound.effects import EffectResult, NoAnswer, Settled
 from worker.outbound.guard_answers import key_conflict_text
 
 # The steps from asking the authority on.
@@ -233,8 +235,8 @@ class OrderSteps(OrderTaking):
             alert = unseen_alert(run.work, found.detail)
             row: Row = {"error": found.detail, "pause_seconds": self._shop_pause_seconds(run.work), "alert": alert}
             return self._put_off([(run, row)])
-        why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
-        run.effect = found if isinstance(found, Settled) else EffectRefused(why)
+        ruled_out = NOT_EXECUTED if how == "not_executed" else STARTED_ELSEWHERE
+        run.effect = found if isinstance(found, Settled) else ruled_out
         return None
 
     def settle(self, runs: list[OrderRun]) -> None:

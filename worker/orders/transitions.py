@@ -104,6 +104,9 @@ def is_start_ruled_out(answer: GuardAnswer) -> bool:
 
 EXECUTED = Settled("executed, as a person said")
 """The result of an order that a person resolved as executed; the shop is not asked, as it may know nothing of the order."""
+NOT_EXECUTED = EffectRefused("a person said that it was not executed")
+STARTED_ELSEWHERE = EffectRefused("started or settled elsewhere")
+"""The results of a started order that must not be fulfilled any more, where the shop has not fulfilled it. The shop refused nothing."""
 
 
 def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any]:
@@ -167,7 +170,7 @@ def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str
         return {"done": True, "reference": answer.reference[:200], "answered": response.as_json()}
     response = order_response(work, status=ReviewStatus.SHOP_REFUSED)
     return {
-        "done": False, "error": answer.reason[:500], "alert": refused_alert(work, "fulfil", answer.reason),
+        "done": False, "error": answer.reason[:500], "alert": _not_fulfilled_alert(work, answer),
         "answered": response.as_json(),
     }  # fmt: skip
 
@@ -195,6 +198,13 @@ def refused_alert(work: ClaimedOrder, verb: str, reason: str) -> dict[str, Any]:
     """The alert about a shop that refuses a fulfilment or hold (`verb`); a person's retry that is refused raises another one."""
     refused = _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason)
     return refused | {"occasion": verb, "each_time": True}
+
+
+def _not_fulfilled_alert(work: ClaimedOrder, answer: EffectRefused) -> dict[str, Any]:
+    alert = refused_alert(work, "fulfil", answer.reason)
+    if answer in (NOT_EXECUTED, STARTED_ELSEWHERE):
+        return alert | {"summary": f"it must not be fulfilled any more: {answer.reason}"}
+    return alert
 
 
 LATE_TRIES = 6

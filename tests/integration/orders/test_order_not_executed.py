@@ -132,6 +132,26 @@ def test_what_a_person_called_not_executed_is_not_tried_again_and_can_be_held(
         orders.close()
 
 
+def test_an_alert_does_not_say_that_the_shop_refused_what_a_person_called_not_executed(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    """The finding: "the shop refused to fulfil: a person said that it was not executed"."""
+    orders = make_intake(
+        fixtures, authority_url, parts={"shop": FlakyShop()}, failpoints=Stopped(OrderFailpoint.AFTER_DECIDED)
+    )
+    try:
+        assert orders.deliver(order_body("o-1")).status_code == 503
+        let_leave_end(fixtures)
+        assert say_not_executed(fixtures) == ""
+        orders.make_due()
+        orders.rounds()
+        assert orders.all("select kind, summary from orders.alerts") == [
+            ("shop_refused", "it must not be fulfilled any more: a person said that it was not executed")
+        ]
+    finally:
+        orders.close()
+
+
 def test_people_are_told_of_a_shop_that_does_not_say_whether_it_fulfilled_what_it_must_not_any_more(
     fixtures: Fixtures, authority_url: str
 ) -> None:
