@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from ops_console.pages.ledger_timeline import Moment, Way, evidence
 from ops_console.read_models.events import EventRow
 from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, EffectRow, LaneEventRow, OrderRow
+from sentinel.core.wording import EXECUTED_BY_PERSON
 
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",
-    "started": "Fulfilment started", "start_refused": "The start was refused; requested again", "fulfilled": "Fulfilled by the shop",
+    "started": "Fulfilment started", "start_refused": "The start was refused; requested again", "fulfilled": "Fulfilled",
     "gave_up": "Given up: a person must decide", "shop_refused": "Not fulfilled: back to a person", "retried": "Retried by a person",
     "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or expired undecided",
     "refund_filed": "A refund was filed",
@@ -73,7 +74,11 @@ def _decisions(order: OrderRow, decided: list[AnalystDecisionRow]) -> Iterator[M
 
 def _shop(effects: list[EffectRow]) -> Iterator[Moment]:
     for one in effects:
-        if one.tried_at is not None:
+        if one.tried_at is not None and one.shop_reference == EXECUTED_BY_PERSON:
+            # Recording it counted as an attempt; those before it were calls to the shop.
+            asked = "the shop was not asked again" if one.tries > 1 else "the shop was not asked"
+            yield Moment(one.tried_at, "shop", f"Fulfilled, as a person said; {asked}", one.state)
+        elif one.tried_at is not None:
             given = (
                 ("attempts", str(one.tries)),
                 ("the shop's reference", one.shop_reference),

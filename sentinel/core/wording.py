@@ -12,6 +12,9 @@ _LINKABLE = re.compile(
     rf"(?:(?<![0-9]){_LINKING}+|{_LINKING}+(?![0-9])|\.(?=[0-9]+\.[0-9]))(?=[^\s.:/@\u3002\uff0e\uff61])"
 )
 
+EXECUTED_BY_PERSON = "executed, as a person said"
+"""The shop's reference of an order that a person resolved as executed: the shop was not asked."""
+
 
 def counted(count: int, one: str, several: str = "") -> str:
     """Return a count with its noun, "1 row" or "2,000 rows"; `several` is the plural where it is not `one` with an s."""

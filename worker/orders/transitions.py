@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer
 from sentinel.core.money import Money, money_out
+from sentinel.core.wording import EXECUTED_BY_PERSON
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, order_key
 from worker.orders.scoring import FACTS_MISSING
@@ -102,7 +103,7 @@ def is_start_ruled_out(answer: GuardAnswer) -> bool:
     return answer.status in ("already_started", "completed") and not (is_started(answer) or is_executed(answer))
 
 
-EXECUTED = Settled("executed, as a person said")
+EXECUTED = Settled(EXECUTED_BY_PERSON)
 """The result of an order that a person resolved as executed; the shop is not asked, as it may know nothing of the order."""
 NOT_EXECUTED = EffectRefused("a person said that it was not executed")
 STARTED_ELSEWHERE = EffectRefused("started or settled elsewhere")

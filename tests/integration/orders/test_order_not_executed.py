@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ops_console.pages.order_timeline import timeline
+from ops_console.read_models.order_views import effects_of, events_of, find_order
 from ops_console.resolve_order import resolve_order
 from sentinel.authority.halts import list_halts
 from sentinel.authority.housekeeping import run_housekeeping
@@ -203,6 +205,19 @@ def test_an_order_that_a_person_called_executed_is_done_and_its_shop_is_not_aske
     assert fixtures.one("select shop_reference from orders.effects") == "executed, as a person said"
     assert fixtures.one("select reason_code from orders.reviews") != "started_elsewhere"
     assert fixtures.broken_invariants() == []
+
+
+def test_the_timeline_of_an_order_that_a_person_called_executed_does_not_say_that_the_shop_did_it(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    assert shipped_after_executed(fixtures, authority_url, OrderFailpoint.AFTER_DECIDED) == []
+    pool, tenant_id = fixtures.console_pool, fixtures.tenant_id
+    row = find_order(pool, tenant_id, "demo", "o-1")
+    assert row is not None
+    changes, effects = events_of(pool, tenant_id, row.review_id), effects_of(pool, tenant_id, row.review_id)
+    assert [moment.title for moment in timeline(row, changes, effects, [], [], []) if "ulfil" in moment.title] == [
+        "Low: may be fulfilled", "Fulfilment started", "Fulfilled, as a person said; the shop was not asked", "Fulfilled",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("place", LEFT_STARTED)
