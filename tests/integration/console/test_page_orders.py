@@ -112,7 +112,7 @@ def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(fixtures: Any
     page = fixtures.browser("ann", "viewer").get("/ops/orders").text
     lanes = re.sub(r"<[^>]+>|\s+", " ", page.partition('id="lanes"')[2].partition("</section>")[0])
     assert re.search(r"medium\s+2\s+queued\s+oldest", lanes)
-    assert re.search(r"high\s+0\s+open\s+Last 24 hours:\s+1 held", lanes)
+    assert re.search(r"high\s+0\s+open\s+Of those received in the last 24 hours:\s+1 held", lanes)
 
 
 def test_orders_are_narrowed_searched_and_paged_by_key_each_once(fixtures: Any) -> None:
