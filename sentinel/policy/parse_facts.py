@@ -65,6 +65,11 @@ def _fact(source: Source, name: str, node: Node) -> Fact:
             if kind is not FactType.INT:
                 raise source.error(fields.keys[key], f'fact "{name}": "{key}" is for facts of type int')
             bounds[key] = source.integer(fields.entries[key], key, least=-(2**53) + 1, most=2**53 - 1)
+    least, most = bounds["min"], bounds["max"]
+    if least is not None and most is not None and least > most:
+        raise source.error(
+            fields.entries["max"].place, f'fact "{name}": no number is at least {least} and at most {most}'
+        )
     origin = fields.entries["from"]
     nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
     paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)

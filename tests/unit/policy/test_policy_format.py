@@ -63,6 +63,7 @@ REFUSED = {
     "unknown_request_field": ("from: params.account_ref", "from: parms.a", "not a part of a guard request", None),
     "params_alone": ("from: params.account_ref", "from: params", "only params and evidence_context have parts", None),
     "bounds_on_text": ("from: params.account_ref", "from: params.account_ref, max: 3", "facts of type int", None),
+    "bounds_that_no_number_meets": ("min: 0,", "min: 3, max: 2,", "no number is at least 3 and at most 2", None),
     "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "reserved in the language of conditions", None),
     "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
     "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is also a fact', None),
