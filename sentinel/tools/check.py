@@ -15,7 +15,7 @@ from sentinel.policy.model import Voucher
 from sentinel.policy.source import Source, Table, read_source
 from sentinel.tools.cases import CASES_FILE_NAME, read_tool_cases
 from sentinel.tools.mapping import ToolTable
-from sentinel.tools.model import ActionMapping, Amount, ParamPath
+from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, ParamPath
 from sentinel.tools.parse import FILE_NAME, try_read_tool_table
 
 
@@ -57,7 +57,8 @@ def _check_action(source: Source, action: ActionMapping, table: Table, library: 
     }
     for path, origin in action.params.items():
         reads = origin.value.reads | origin.currency.reads if isinstance(origin, Amount) else origin.reads
-        told = sorted(name for name in reads if name.startswith("args."))
+        # The digest is made of the arguments, so the model chooses it too.
+        told = sorted(name for name in reads if name == CALL_DIGEST or name.startswith("args."))
         # Money may also be written by its members, e.g. `order.paid.value`: they are the fact too.
         facts = [fact for place, fact in vouched.items() if path[: len(place)] == place]
         if told and facts:

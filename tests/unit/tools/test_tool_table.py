@@ -395,6 +395,7 @@ def test_a_pipe_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path, name
     ("old", "new", "says"),
     [
         ("account_ref: facts.account", "account_ref: args.charge", "the worker must vouch for it"),
+        ("account_ref: facts.account", "account_ref: call.digest", "reads call.digest, but"),
         ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "the worker must vouch for it"),
         ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
         (SMALL, f"{SMALL}\n      order.paid: {{minor: args.amount, currency: args.currency}}", "the worker must vouch for it"),
