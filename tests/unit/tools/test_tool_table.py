@@ -428,6 +428,24 @@ def test_a_case_whose_operation_the_authority_refuses_is_named_and_the_others_ar
     assert results[0].problem.startswith("the authority refuses the operation: params.reason: must not hold control")
 
 
+def test_a_case_is_decided_at_the_same_moment_whenever_it_is_run(tmp_path: Path) -> None:
+    """The finding: under a policy that asks for the hour, cases that passed by day failed at night."""
+    policy = """\
+policy: by-time
+label: By time
+version: v1
+actions: [refund.create]
+facts: {}
+rules:
+  - {id: then, says: It is the moment of a case., when: 'now == timestamp("2026-11-21T10:00:00Z")', then: ALLOW, reason: on_time}
+approval: {expires: 4h, role: approver, people: 1}
+"""
+    (tmp_path / "by_time.yaml").write_text(policy)
+    case = {"name": "a", "server": "shop", "tool": "refund", "arguments": ARGUMENTS, "want": {"decision": "ALLOW", "reason": "on_time"}}  # fmt: skip
+    folder = in_folder(tmp_path, TABLE, json.dumps({"cases": [case]}))
+    assert [result.problem for result in run_tool_cases(folder, PolicyLibrary.load(folder)).results] == [""]
+
+
 @pytest.mark.parametrize(
     ("amount", "currency", "why"),
     [
