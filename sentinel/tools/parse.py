@@ -29,6 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}", re.ASCII)
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,3}", re.ASCII)
 _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
+_RISK_CLASS = re.compile(r"[A-Za-z0-9._:/@-]{1,64}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _OWN_HEADERS = frozenset({"authorization", "host", "content-length", "content-type", "cookie", "transfer-encoding"})
 RESERVED_PARAM = "tool_call"
@@ -203,9 +204,14 @@ def _action(
         params=_params(source, entries, expressions),
         conditions=expressions.conditions,
         resource=expressions.read(entries["resource"], "resource", "string") if "resource" in entries else None,
-        risk_class=source.text(entries["risk_class"], "risk_class") if "risk_class" in entries else None,
+        risk_class=_risk_class(source, entries["risk_class"]) if "risk_class" in entries else None,
         injections=_injections(source, entries, arguments),
     )
+
+
+def _risk_class(source: Source, node: Node) -> str:
+    means = "an identifier of at most 64 characters (ASCII letters, digits, . _ : / @ -)"
+    return source.text(node, "risk_class", form=_RISK_CLASS, means=means)
 
 
 _ABSENT = (

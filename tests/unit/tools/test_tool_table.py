@@ -335,6 +335,7 @@ FAULTS = [
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
     ("args.charge + \":\" + string", "args.charge // the charge\n      + \":\" + string", 16, "the comment would reach to its end"),
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression can read it"),
+    ("    key: ", "    risk_class: very high\n    key: ", 16, 'risk_class: "very high" is not an identifier'),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
     ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor:, major: or stripe:"),
