@@ -399,6 +399,8 @@ def test_a_pipe_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path, name
         ("account_ref: facts.account", "account_ref: call.digest", "reads call.digest, but"),
         ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "the worker must vouch for it"),
         ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
+        (SMALL, f"{SMALL}\n      order_id: args.amount", "params.order_id is an identifier, so it must be text"),
+        (SMALL, f"{SMALL}\n      order_ref.id: args.charge", "params.order_ref is an identifier, so it must be text"),
         (SMALL, f"{SMALL}\n      order.paid: {{minor: args.amount, currency: args.currency}}", "the worker must vouch for it"),
         (SMALL, f"{SMALL}\n      order.paid.value: string(args.amount)\n      order.paid.currency: '\"USD\"'", "the worker must vouch for it"),
     ],
