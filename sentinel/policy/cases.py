@@ -120,10 +120,12 @@ def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = Non
             source.one_of(fields["policy"], "policy", (*limits, "none"))
         for node, case in zip(nodes, cases, strict=True):
             _check_names(source.within(case.name, "case"), source.table(node, "a case"), case, limits)
-    names = [case.name for case in cases]
-    for case in cases:
-        if names.count(case.name) > 1:
-            raise source.error(None, f'two cases are named "{case.name}"')
+    found: dict[str, PolicyCase] = {}
+    for node, case in zip(nodes, cases, strict=True):
+        if case.name in found:
+            other = found[case.name].where
+            raise source.error(node.place, f'two cases are named "{case.name}"', f"the other is at {other}")
+        found[case.name] = case
     return cases
 
 

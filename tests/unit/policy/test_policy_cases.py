@@ -195,6 +195,13 @@ def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None
         run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
 
 
+def test_a_second_case_of_the_same_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    again = "  - {name: small, want: {decision: ALLOW, reason: small_amount}}\n"
+    with pytest.raises(PolicyError, match='two cases are named "small"') as caught:
+        run_cases(_cases(tmp_path, SAMPLE_CASE + again))
+    assert caught.value.line == 8 and (caught.value.hint or "").endswith("sample.yaml:6")
+
+
 @pytest.mark.parametrize("written", ["", "null", "text", "[action]", "7"])
 def test_a_request_or_base_that_is_no_mapping_is_refused_with_its_line(written: str, tmp_path: Path) -> None:
     folder = _cases(tmp_path, SAMPLE_CASE + f"    request: {written}\n")
