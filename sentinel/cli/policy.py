@@ -132,7 +132,7 @@ def _print_part(title: str, entries: Sequence[tuple[str, str | None, str]]) -> N
 
 
 def _fact_in_words(fact: Mapping[str, Any]) -> str:
-    among = f", one of {', '.join(fact['one_of'])}" if "one_of" in fact else ""
+    among = f", {fact['among']}" if fact["among"] else ""
     return f"{fact['type']} from {' or '.join(fact['from'])}{among}; vouched by {fact['vouched_by']}"
 
 

@@ -53,6 +53,7 @@ def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_a
         "This refund was already made or is under way.", "amount_minor <= numbers.allow_up_to",
         "at most 300.00 EUR, 300.00 GBP, 300.00 USD for each account and currency per calendar day in UTC",
         "one person with role approver", "40 % today", "120.00 USD", "retail_refund.yaml: the text that is in force",
+        "risk.customer_attempts_24h int, at least 0 params.risk.customer_attempts_24h worker", "string, one of ",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert vic.get("/ops/policies/nothing").status_code == 404

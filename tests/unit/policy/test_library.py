@@ -430,6 +430,7 @@ def test_a_shown_policy_has_every_number_condition_and_fact_unbroken(tmp_path: P
     shown = CliRunner().invoke(show, ["sample", str(tmp_path)]).stdout
     for whole in (
         "sample.pay", "allow_up_to: 10.00 USD, 1000 JPY", "risk.known: bool from params.risk.known; vouched by worker",
+        "risk.count: int from params.risk.count, at least 0; vouched by worker",
         "ALLOW (small_amount) when amount_minor <= numbers.allow_up_to", "when risk.count > 1; over it APPROVAL_REQUIRED (limit_exceeded)",
         "two people from 9.00 USD",
     ):  # fmt: skip
