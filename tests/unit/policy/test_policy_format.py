@@ -64,6 +64,11 @@ REFUSED = {
     "params_alone": ("from: params.account_ref", "from: params", "only params and evidence_context have parts", None),
     "bounds_on_text": ("from: params.account_ref", "from: params.account_ref, max: 3", "facts of type int", None),
     "bounds_that_no_number_meets": ("min: 0,", "min: 3, max: 2,", "no number is at least 3 and at most 2", None),
+    "number_from_a_text": ("from: params.risk.count,", "from: risk_class,", "no request has a value of type int at risk_class", None),
+    "number_from_the_amount": ("from: params.risk.count,", "from: params.amount,", "no request has a value of type int at params.amount", None),
+    "amount_as_it_was_written": (
+        "from: params.account_ref", "from: [params.a, params.amount.value]", "of type string at params.amount.value", None),
+    "time_from_the_currency": ("from: params.ordered_at", "from: params.amount.currency", "of type timestamp at", None),
     "fact_named_like_the_language": ("  ordered_at:", "  present.x:", "reserved in the language of conditions", None),
     "fact_named_like_minor_units": ("  ordered_at:", "  amount_minor:", "minor units", None),
     "fact_inside_a_fact": ("  ordered_at:", "  account.age:", '"account" is also a fact', None),
