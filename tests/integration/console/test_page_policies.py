@@ -148,7 +148,9 @@ def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(f
     assert "not what is in force" in words(vic.get("/ops/policies/retail-refund")).replace("  ", " ")
     assert "differs" in words(vic.get("/ops/policies"))
     file.write_text("policy: [")
-    assert "Faults in the policy files" in words(vic.get("/ops/policies"))
+    faults = vic.get("/ops/policies").get_data(as_text=True)
+    assert "Faults in the policy files" in faults
+    assert re.search(r"\n    2 \| \n      \| *\^", faults), "the line and the caret under it, each in a line of its own"
     assert "no usable file of this policy" in words(vic.get("/ops/policies/retail-refund"))
     unusable = words(vic.get("/ops/policies/retail-refund/cases"))
     assert "The cases cannot be run: retail_refund.yaml:2:" in unusable and str(folder) not in unusable
