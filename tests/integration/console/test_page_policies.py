@@ -164,8 +164,8 @@ def test_whatever_an_authority_refuses_the_folder_for_is_named_as_a_fault_of_the
     assert "Faults in the policy files" not in words(vic.get("/ops/policies"))
     shutil.copy(folder / "retail_refund.yaml", folder / "second_refund.yaml")
     clash = words(vic.get("/ops/policies"))
-    assert 'second_refund.yaml: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
-    assert 'second_refund.yaml: error: action "refund.create" is already claimed by retail_refund.yaml' in clash
+    assert 'second_refund.yaml:7:9: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
+    assert 'second_refund.yaml:10:11: error: action "refund.create" is already claimed by retail_refund.yaml' in clash
     (folder / "second_refund.yaml").rename(folder / "second_refund.yml")
     overlooked = words(vic.get("/ops/policies"))
     assert "second_refund.yml: error: is not read under this name" in overlooked and "rename it to .yaml" in overlooked

@@ -72,6 +72,15 @@ def test_two_policies_cannot_have_one_id(tmp_path: Path) -> None:
         PolicyLibrary.load(tmp_path)
 
 
+def test_a_name_that_another_policy_has_is_told_with_its_place(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(POLICY.replace("[sample.pay]", f"[sample.{name}, sample.pay]"))
+    policy, action = PolicyLibrary.try_load(tmp_path)[1]
+    assert (policy.line, policy.column, policy.source_line) == (1, 9, "policy: sample")
+    assert (action.line, action.column, action.source_line) == (4, 21, "actions: [sample.b, sample.pay]")
+    assert Path(action.file).name == "b.yaml" and action.message.startswith('action "sample.pay" is already claimed by')
+
+
 def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="contains no policy"):
         PolicyLibrary.load(tmp_path)
