@@ -311,6 +311,7 @@ def test_an_error_calls_a_rule_a_rule_and_a_limit_a_limit(old: str, new: str, na
         ("numbers.allow_up_to", "numbers.allow_up_to.USD", "in the operation's currency already"),
         ("numbers.allow_up_to", 'numbers.allow_up_to["USD"]', "in the operation's currency already"),
         ("when: risk.known", "when: now.hour > 8", "now.getHours"),
+        ("zone: UTC", "zone: Europe/Berln", 'did you mean "Europe/Berlin"?'),
         ('USD: "10.00"', 'USD: "10000000000000000000.00"', None),
     ],
 )
