@@ -89,7 +89,8 @@ def test_limits_are_measured_by_the_caps_of_the_policy_in_force_also_where_reser
 ODD_RULES = """rules:
   - {id: hostile, says: "It says <script>alert(2)</script>.", when: 'account == "<script>alert(1)</script>"', then: DENY, reason: hostile}
   - {id: odd, says: The amount ends in seven., when: "amount_minor % 2 == 7", then: DENY, reason: odd}
-"""
+  - {id: long, says: It names a long account., when: 'account=="LONG"||amount_minor<0||amount_minor<0||amount_minor<0', then: DENY, reason: long}
+""".replace("LONG", "x" * 1935)  # 1,994 characters, and over 2,000 with a space around each sign
 ODD_LIMITS = {
     "account_day": "account != '<img src=x onerror=alert(1)>'",
     "account_24h": "amount_minor % 2 < 9",
