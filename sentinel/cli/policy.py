@@ -100,7 +100,9 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
     chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
     if not chosen:
         known = ", ".join(one.policy.policy_id for one in library.policies)
-        raise NotFound(f"there is no policy {policy_id}; there are: {known}")
+        is_folder = os.path.isdir(policy_id or "")  # noqa: PTH112 - unlike a `Path`, it takes any text, however long
+        hint = "; a folder is named after the policy's id" if is_folder else ""
+        raise NotFound(f"there is no policy {policy_id}; there are: {known}{hint}")
     if as_json:
         click.echo(json.dumps([describe(one) for one in chosen], default=str))
         return

@@ -15,6 +15,7 @@ from policy_samples import NOW, POLICY, money, sample_request
 from sentinel.cli.policy import check, show
 from sentinel.core.canonical import canonical_json
 from sentinel.core.decision import Verdict
+from sentinel.core.errors import NotFound
 from sentinel.platform.resources import policies_dir, roles_sql
 from sentinel.policy import compile as compiling
 from sentinel.policy.describe import describe, lint_policy
@@ -444,3 +445,11 @@ def test_a_shown_policy_has_every_number_condition_and_fact_unbroken(tmp_path: P
         "two people from 9.00 USD",
     ):  # fmt: skip
         assert whole in shown
+
+
+def test_a_folder_in_place_of_a_policys_id_is_told_where_it_belongs(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(POLICY)
+    with pytest.raises(NotFound, match="there are: sample; a folder is named after the policy's id"):
+        CliRunner().invoke(show, [str(tmp_path), str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(NotFound, match="there are: sample$"):
+        CliRunner().invoke(show, ["smaple", str(tmp_path)], catch_exceptions=False)
