@@ -195,9 +195,6 @@ def _action(
             entries["key"].place,
             "key must not be the same for every call; build it from the arguments that identify the effect",
         )
-    unsteady = sorted(name for name in key.reads if name.startswith("args.") and not arguments[name[5:]].bound)
-    if unsteady:
-        raise source.error(entries["key"].place, f"key reads {unsteady[0]}, which is not bound")
     return ActionMapping(
         action=action,
         key=key,
@@ -239,7 +236,12 @@ class _Expressions:
             raise self.source.error(place, f"{what}: {error.message}", hint or self._hint(error.unknown)) from None
         if compiled.kind not in kinds:
             raise self.source.error(node.place, f"{what} must be {' or '.join(kinds)}, but is {compiled.kind}")
-        return Expression(text, compiled, references(text, self.conditions.variables))
+        reads = references(text, self.conditions.variables)
+        unbound = sorted(name for name in reads if name.startswith("args.") and not self._arguments[name[5:]].bound)
+        if unbound:
+            # Another value is declared to be the same operation, and would make another one.
+            raise self.source.error(node.place, f"{what} reads {unbound[0]}, which is not bound")
+        return Expression(text, compiled, reads)
 
     def _hint(self, unknown: str | None) -> str | None:
         if unknown is None:

@@ -335,6 +335,8 @@ FAULTS = [
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
     ("args.charge + \":\" + string", "args.charge // the charge\n      + \":\" + string", 16, "the comment would reach to its end"),
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression can read it"),
+    ("charge: {type: string}", "charge: {type: string, bound: false}", 16, "key reads args.charge, which is not bound"),
+    ("reason: {type: string, required: false}", "reason: {type: string, required: false, bound: false}", 22, "params.reason reads args.reason, which is not bound"),
     ("    key: ", "    risk_class: very high\n    key: ", 16, 'risk_class: "very high" is not an identifier'),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
