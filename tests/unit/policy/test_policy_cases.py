@@ -188,6 +188,9 @@ def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None
         ('value: "5.00"', 'value: "5.001"'),
         ('value: "5.00"', "value: 5.00"),
         ("policy: sample\n", ""),
+        ("people: 1", 'people: "1"'),
+        ("reasons: []", "reasons: small_amount"),
+        ("people: 1", 'approvable: "true"'),
     ],
 )
 def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None:
