@@ -84,6 +84,8 @@ def test_limits_are_measured_by_the_caps_of_the_policy_in_force_also_where_reser
     assert "250 % today 0.00 USD 250.00 USD 100.00 USD" in day_of_an_account()
     declare_cap("1000.00")
     assert "25 % today 0.00 USD 250.00 USD 1,000.00 USD" in day_of_an_account()
+    declare_cap("300.00")
+    assert re.search(r"\b\d+ other versions\b", words(vic.get("/ops/policies"))), "after a return to an older one too"
 
 
 ODD_RULES = """rules:
