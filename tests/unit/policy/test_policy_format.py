@@ -299,6 +299,8 @@ def test_an_error_calls_a_rule_a_rule_and_a_limit_a_limit(old: str, new: str, na
         ("says: The amount is small.", "says: #1 of all.", 'begins with "#" as a comment'),
         ("says: The amount is small.", "says: @small", 'cannot begin with "@"'),
         ("when: risk.known", 'when: "account == "a""', "ends at the next"),
+        ("when: risk.known", 'when: "EUR" == currency', "ends at the next"),
+        ("    then: DENY", '      then: "DENY"  # never', "indentation of this line"),
         ("    then: DENY", "\tthen: DENY", "indent with spaces"),
         ("    then: DENY", "      then: DENY", "indentation of this line"),
         ("    says: The amount is small.", "   says: The amount is small.", "indentation of this line"),
