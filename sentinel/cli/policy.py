@@ -100,7 +100,9 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
     chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
     if not chosen:
         known = ", ".join(one.policy.policy_id for one in library.policies)
-        raise NotFound(f"there is no policy {policy_id}; there are: {known}")
+        is_folder = os.path.isdir(policy_id or "")  # noqa: PTH112 - unlike a `Path`, it takes any text, however long
+        hint = "; a folder is named after the policy's id" if is_folder else ""
+        raise NotFound(f"there is no policy {policy_id}; there are: {known}{hint}")
     if as_json:
         click.echo(json.dumps([describe(one) for one in chosen], default=str))
         return
@@ -132,7 +134,7 @@ def _print_part(title: str, entries: Sequence[tuple[str, str | None, str]]) -> N
 
 
 def _fact_in_words(fact: Mapping[str, Any]) -> str:
-    among = f", one of {', '.join(fact['one_of'])}" if "one_of" in fact else ""
+    among = f", {fact['among']}" if fact["among"] else ""
     return f"{fact['type']} from {' or '.join(fact['from'])}{among}; vouched by {fact['vouched_by']}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,7 +78,7 @@ def _explained(table: ToolTable, tool: str, arguments: bytes, facts: bytes, fold
         return {"tool": tool, "refused": refused.reason_code, "detail": refused.reason}
     if call.question is None:
         return {"tool": tool, "unguarded": call.mapping.unguarded}
-    decision = policy_decision(call, PolicyLibrary.load(folder))
+    decision = policy_decision(call, PolicyLibrary.load(folder), datetime.now(UTC))
     injected = {place: call.injected(place, operation_id="<operation id>") for place in ("argument", "header")}
     return {
         "tool": tool, "action": call.question["action"], "idempotency_key": call.question["idempotency_key"],

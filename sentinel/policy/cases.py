@@ -24,7 +24,7 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts
 from sentinel.policy.library import PolicyLibrary
-from sentinel.policy.source import Node, Scalar, Source, Table, plain, read_source
+from sentinel.policy.source import Listing, Node, Scalar, Source, Table, plain, read_source
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 """The moment of the decision in a case without `at`."""
@@ -120,10 +120,12 @@ def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = Non
             source.one_of(fields["policy"], "policy", (*limits, "none"))
         for node, case in zip(nodes, cases, strict=True):
             _check_names(source.within(case.name, "case"), source.table(node, "a case"), case, limits)
-    names = [case.name for case in cases]
-    for case in cases:
-        if names.count(case.name) > 1:
-            raise source.error(None, f'two cases are named "{case.name}"')
+    found: dict[str, PolicyCase] = {}
+    for node, case in zip(nodes, cases, strict=True):
+        if case.name in found:
+            other = found[case.name].where
+            raise source.error(node.place, f'two cases are named "{case.name}"', f"the other is at {other}")
+        found[case.name] = case
     return cases
 
 
@@ -134,6 +136,7 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     view = source.within(name, "case")
     want = view.fields(entries["want"], "want", known=_WANT, required=("decision", "reason"))
     view.one_of(want.entries["decision"], "want: decision", [verdict.value for verdict in Verdict])
+    _check_want(view, want)
     if "policy" in entries:
         policy = view.text(entries["policy"], "policy")
     if policy is None:
@@ -151,6 +154,17 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     return PolicyCase(
         name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester, at
     )
+
+
+def _check_want(source: Source, want: Table) -> None:
+    """Raise `PolicyError` for a wanted value of a kind that no decision has: it would differ from one that reads the same."""
+    if "people" in want.entries:
+        source.integer(want.entries["people"], "want: people", least=0, most=5)
+    if "approvable" in want.entries:
+        source.boolean(want.entries["approvable"], "want: approvable")
+    reasons = want.entries.get("reasons")
+    if reasons is not None and not isinstance(reasons, Listing):
+        raise source.error(reasons.place, "want: reasons must be a list")
 
 
 def _usage(source: Source, table: Table, request: Mapping[str, Any]) -> dict[str, int]:

@@ -21,15 +21,20 @@ _ACTION = (("action",),)
 
 @dataclass(frozen=True, slots=True)
 class ClosedValues:
-    """The values that a text variable may have; one that ends in `.*` is a prefix pattern. `what` describes them in messages."""
+    """The texts that a variable may be: `values`, and whatever begins with one of the `prefixes`. `what` describes them in messages."""
 
     what: str
     values: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
 
     def has(self, value: str) -> bool:
-        """Whether the variable may ever be `value`."""
-        patterns = (known[:-1] for known in self.values if known.endswith(".*"))
-        return value in self.values or any(value.startswith(pattern) for pattern in patterns)
+        """Whether the variable may ever be `value`. A pattern ("email.*") begins with its own prefix, but is no action."""
+        return value in self.values or (value.startswith(self.prefixes) and "*" not in value)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The values, and each prefix as a pattern, for messages."""
+        return (*self.values, *(f"{prefix}*" for prefix in self.prefixes))
 
 
 def closed_values(policy: Policy) -> dict[str, ClosedValues]:
@@ -39,7 +44,9 @@ def closed_values(policy: Policy) -> dict[str, ClosedValues]:
         if fact.one_of is not None:
             found[variable_name(fact)] = ClosedValues(f'a value of "{fact.name}"', tuple(sorted(fact.one_of)))
         elif fact.paths == _ACTION:
-            found[variable_name(fact)] = ClosedValues("an action of this policy", policy.actions)
+            names = tuple(name for name in policy.actions if not name.endswith(".*"))
+            prefixes = tuple(name[:-1] for name in policy.actions if name.endswith(".*"))
+            found[variable_name(fact)] = ClosedValues("an action of this policy", names, prefixes)
     return found
 
 
@@ -48,10 +55,16 @@ def check_closed_values(expression: CheckedExpression, closed: Mapping[str, Clos
     for name, constant in _compared(expression, expression.root, frozenset()):
         among, value = closed.get(name), str(constant.text)
         if among is not None and not among.has(value):
-            hint = nearest(value, among.values) or nearest(value.upper(), among.values)
-            if hint is None and len(among.values) < 12:
-                hint = "known: " + ", ".join(among.values)
-            raise ConditionError(f'"{value}" is not {among.what}', expression.offset(constant), hint=hint)
+            raise ConditionError(
+                f'"{value}" is not {among.what}', expression.offset(constant), hint=_hint(name, value, among)
+            )
+
+
+def _hint(name: str, value: str, among: ClosedValues) -> str | None:
+    if value.endswith("*") and value[:-1] in among.prefixes:
+        return f'ask {name}.startsWith("{value[:-1]}")'
+    hint = nearest(value, among.known) or nearest(value.upper(), among.known)
+    return hint or ("known: " + ", ".join(among.known) if len(among.known) < 12 else None)
 
 
 def _compared(

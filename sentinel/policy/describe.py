@@ -130,8 +130,17 @@ def _lint_currencies(policy: Policy) -> list[str]:
 
 def _fact(fact: Fact) -> dict[str, Any]:
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
-    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of,
-            "vouched_by": fact.vouched_by.value}  # fmt: skip
+    bounds = {name: bound for name, bound in (("min", fact.minimum), ("max", fact.maximum)) if bound is not None}
+    return {"name": fact.name, "type": fact.type.value, "from": [".".join(path) for path in fact.paths], **one_of, **bounds,
+            "among": _among(fact), "vouched_by": fact.vouched_by.value}  # fmt: skip
+
+
+def _among(fact: Fact) -> str:
+    """Return in words which values of its type are accepted; "" where all are."""
+    if fact.one_of is not None:
+        return f"one of {', '.join(sorted(fact.one_of))}"
+    bounds = (("at least", fact.minimum), ("at most", fact.maximum))
+    return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
 
 
 def _once(once: Once) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class FactSet(msgspec.Struct):
 
     `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester by
     the names of a limit's `per`. `claimed` are the facts in the request that only a worker could vouch for and an agent
-    sent; `unbound` are those taken from `evidence_context`, which no digest binds.
+    sent; `unbound` are those taken from `evidence_context`, which no digest binds. In both, money is named twice: as the
+    fact and as its variable.
     """
 
     variables: dict[str, Any]
@@ -68,11 +69,10 @@ class FactSet(msgspec.Struct):
 
 
 def without(variables: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the variables as they would be for a request without the facts of these names."""
+    """Return the variables as they would be for a request without these facts, named as in `FactSet`."""
     known = dict(variables)
     for name in names:
         known.pop(name, None)
-        known.pop(f"{name}_minor", None)
         if f"present.{name}" in known:
             known[f"present.{name}"] = False
     return known
@@ -84,7 +84,8 @@ def extract_facts(
     """Read every declared fact. Never raises on a request of any shape."""
     who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": requester.principal}
     found = FactSet({}, who=who)
-    claimed, unbound = [], []
+    claimed: list[str] = []
+    unbound: list[str] = []
     parents, plan, reads_defaulted = _plan(policy)
     if reads_defaulted:  # a guard request has these fields; a policy case or a trial may leave them out
         request = with_defaults(request)
@@ -95,7 +96,7 @@ def extract_facts(
             raw = within[parent].get(key)
             if raw is not None:
                 if is_evidence:
-                    unbound.append(fact.name)
+                    unbound += [fact.name, name]
                 break
         if present is not None:
             # "Present" means that the request has a value there, even a malformed one.
@@ -103,7 +104,7 @@ def extract_facts(
         if raw is None:
             continue
         if not requester.is_worker and fact.vouched_by is Voucher.WORKER and not fact.is_amount:
-            claimed.append(fact.name)
+            claimed += [fact.name, name]
         if read is None:
             _take_money(found, fact, name, raw)
         elif (value := read(raw, fact)) is not None:

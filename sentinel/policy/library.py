@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from sentinel.core.operation import name_in_policy
 from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.errors import PolicyError
+from sentinel.policy.source import Listing, Scalar, read_source
 
 NOT_POLICIES = frozenset({
     "switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml", "tools.yaml", "tool_cases.yaml",
@@ -130,17 +132,26 @@ def read_policies(
         policies += [(path, compiled)] if compiled else []
     if not files:
         errors.append(PolicyError("contains no policy", file=name_of(directory)))
-    errors += _clashes([(name_of(path), compiled) for path, compiled in policies])
+    errors += _clashes(policies, name_of)
     return policies, errors
 
 
-def _clashes(policies: list[tuple[str, CompiledPolicy]]) -> list[PolicyError]:
-    errors: list[PolicyError] = []
-    owners: dict[str, str] = {}
-    for file, compiled in policies:
-        claims = [f'policy "{compiled.policy.policy_id}"', *(f'action "{name}"' for name in compiled.policy.actions)]
-        for claim in claims:
+def _clashes(policies: list[tuple[Path, CompiledPolicy]], name_of: Callable[[Path], str]) -> Iterator[PolicyError]:
+    owners: dict[tuple[str, str], str] = {}
+    for path, compiled in policies:
+        for claim in (("policy", compiled.policy.policy_id), *(("actions", one) for one in compiled.policy.actions)):
             if claim in owners:
-                errors.append(PolicyError(f"{claim} is already claimed by {owners[claim]}", file=file))
-            owners.setdefault(claim, file)
-    return errors
+                yield _clash(path, name_of(path), *claim, owner=owners[claim])
+            owners.setdefault(claim, name_of(path))
+
+
+def _clash(path: Path, file: str, key: str, name: str, *, owner: str) -> PolicyError:
+    """Return the error for a name that another policy has, at its place in the file; without one if the file has changed since."""
+    message = f'{key.removesuffix("s")} "{name}" is already claimed by {owner}'
+    with contextlib.suppress(PolicyError):
+        source, root = read_source(path, name=file, regular=True)
+        claimed = source.table(root, "a policy file").entries.get(key)
+        for node in claimed.items if isinstance(claimed, Listing) else (claimed,):
+            if isinstance(node, Scalar) and node.text == name:
+                return source.error(node.place, message)
+    return PolicyError(message, file=file)

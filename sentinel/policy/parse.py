@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.policy.conditions import ConditionError, normalised
@@ -167,7 +167,8 @@ def _zone(source: Source, node: Node) -> str:
     try:
         return ZoneInfo(name).key
     except (KeyError, ValueError, OSError) as error:
-        raise source.error(node.place, f'zone: "{name}" is not a known time zone') from error
+        hint = nearest(name, sorted(available_timezones()))
+        raise source.error(node.place, f'zone: "{name}" is not a known time zone', hint) from error
 
 
 def _once_per(source: Source, node: Node) -> Once:

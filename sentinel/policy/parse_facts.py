@@ -7,7 +7,7 @@ import re
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.policy.errors import nearest
-from sentinel.policy.model import EVIDENCE, OWN_FIELDS, Fact, FactPath, FactType, Voucher
+from sentinel.policy.model import AMOUNT_PATH, EVIDENCE, OWN_FIELDS, Fact, FactPath, FactType, Voucher
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table
 
 BUILT_IN = ("currency", "currency_covered", "now", "numbers", "present")
@@ -18,6 +18,9 @@ NAME_FORM = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 _REQUEST_FIELDS = ("params", "action", "agent_id", "resource", "risk_class", EVIDENCE)
 _WITH_PARTS = ("params", EVIDENCE)
+_NEVER_TEXT = (FactType.BOOL, FactType.INT, FactType.MONEY)
+_OF_AMOUNT: dict[FactPath, FactType] = {("amount_minor",): FactType.INT, ("currency",): FactType.STRING}
+"""What an amount consists of once a request is normalised, however it was written."""
 MAX_VALUES = 100
 _CEL_TEXT = (
     "as bool break bytes const continue double duration dyn else false for function if import in int let list loop map "
@@ -65,11 +68,33 @@ def _fact(source: Source, name: str, node: Node) -> Fact:
             if kind is not FactType.INT:
                 raise source.error(fields.keys[key], f'fact "{name}": "{key}" is for facts of type int')
             bounds[key] = source.integer(fields.entries[key], key, least=-(2**53) + 1, most=2**53 - 1)
+    least, most = bounds["min"], bounds["max"]
+    if least is not None and most is not None and least > most:
+        raise source.error(
+            fields.entries["max"].place, f'fact "{name}": no number is at least {least} and at most {most}'
+        )
     origin = fields.entries["from"]
     nodes = source.listing(origin, "from") if isinstance(origin, Listing) else (origin,)
     paths = tuple(read_path(source, item, f'fact "{name}": from') for item in nodes)
+    for path, item in zip(paths, nodes, strict=True):
+        _check_kind(source, name, kind, path, item)
     one_of = _values(source, name, kind, fields) if "one_of" in fields.entries else None
     return Fact(name, kind, paths, bounds["min"], bounds["max"], one_of, _voucher(source, name, fields, paths))
+
+
+def _check_kind(source: Source, name: str, kind: FactType, path: FactPath, node: Node) -> None:
+    """Raise `PolicyError` for a path at which no request has a value of this type: the fact would always be absent.
+
+    Money is checked with the other facts (`compile`), because only the operation's own amount may come from its path.
+    """
+    hint = None
+    if len(path) == 1 and kind in _NEVER_TEXT:
+        hint = f"{path[0]} is always text"
+    elif path[:2] == AMOUNT_PATH and kind is not FactType.MONEY and _OF_AMOUNT.get(path[2:]) is not kind:
+        hint = "declare amount: {type: money, from: params.amount}; conditions see it as amount_minor and currency"
+    if hint is not None:
+        message = f'fact "{name}": no request has a value of type {kind.value} at {".".join(path)}'
+        raise source.error(node.place, message, hint)
 
 
 def _voucher(source: Source, name: str, fields: Table, paths: tuple[FactPath, ...]) -> Voucher:

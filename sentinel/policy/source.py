@@ -27,6 +27,8 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 12
 _KINDS = {f"tag:yaml.org,2002:{kind}": kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
 _TAG_HINT = 'YAML reads a text that begins with "!" as a tag: put the whole text in quotes'
+_QUOTES_AND_MORE = re.compile(r"""(['"])(?:(?!\1).)*\1\s*(?!#)\S""")
+"""A text in quotes with something behind it that is no comment."""
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,15})", re.ASCII)
 
 
@@ -297,7 +299,7 @@ def _yaml_hint(line: str, problem: str) -> str | None:
         return _TAG_HINT
     if value[:1] in ("@", "`", "%"):
         return f'a text cannot begin with "{value[0]}": put it in quotes'
-    if value[:1] in ("'", '"') and value.count(value[0]) > 2:
+    if _QUOTES_AND_MORE.match(value):
         return f"a text in quotes ends at the next {value[0]}: use the other kind of quotes around it"
     if "tab character" in problem:
         return "indent with spaces"

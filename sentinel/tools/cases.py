@@ -1,19 +1,21 @@
 """Runs `policies/tool_cases.yaml`: tool calls with the operation that they must become and the policies' decision on
 it, or the refusal.
 
-The decision in a case is that of the policies alone: no limit is counted.
+The decision in a case is that of the policies alone: no limit is counted. It is made at the moment of a policy case
+without `at`, so that a case gives the same result at any hour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Decision, no_matching_policy
 from sentinel.core.errors import InvalidInput
+from sentinel.policy.cases import NOW
 from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
 from sentinel.policy.library import PolicyLibrary
@@ -82,14 +84,14 @@ def read_tool_cases(path: Path) -> tuple[ToolCase, ...]:
     return tuple(_case(source, node) for node in source.listing(top.entries["cases"], "cases"))
 
 
-def policy_decision(call: ToolCall, library: PolicyLibrary) -> Decision:
-    """Return the policies' decision on a guarded call made with a worker's key, without counting limits. Raises `InvalidInput`."""
+def policy_decision(call: ToolCall, library: PolicyLibrary, now: datetime) -> Decision:
+    """Return the policies' decision at `now` on a guarded call made with a worker's key, without counting limits. Raises `InvalidInput`."""
     assert call.question is not None
     operation = operation_of(call.question, _AGENT)
     compiled = library.find(operation.action)
     if compiled is None:
         return no_matching_policy()
-    return decide(compiled, extract_facts(compiled, operation.facts(), WORKER_REQUESTER), datetime.now(UTC))
+    return decide(compiled, extract_facts(compiled, operation.facts(), WORKER_REQUESTER), now)
 
 
 def _case(source: Source, node: Node) -> ToolCase:
@@ -124,7 +126,7 @@ def _problem(case: ToolCase, table: ToolTable, library: PolicyLibrary) -> str:
 
 def _operation(call: ToolCall, library: PolicyLibrary) -> dict[str, Any]:
     assert call.question is not None
-    decision = policy_decision(call, library)
+    decision = policy_decision(call, library, NOW)
     params = {name: value for name, value in call.question["params"].items() if name != "tool_call"}
     return {
         "action": call.question["action"], "key": call.question["idempotency_key"], "resource": call.question.get("resource"),

@@ -1,7 +1,7 @@
 """Checks `tools.yaml` and `tool_cases.yaml` of a policies folder against its policies.
 
-Beyond the form of the files it checks that a policy covers every action, and that no param whose fact a worker or the
-authority vouches for is made from the model's arguments.
+Beyond the form of the files it checks that a policy covers every action, that a param which must be an identifier is
+text, and that no param whose fact a worker or the authority vouches for is made from the model's arguments.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from sentinel.policy.errors import PolicyError, first_fault
+from sentinel.core.operation import IDENTIFIER_PARAMS
+from sentinel.policy.errors import PolicyError, SourcePosition, first_fault
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import Voucher
 from sentinel.policy.source import Source, Table, read_source
 from sentinel.tools.cases import CASES_FILE_NAME, read_tool_cases
 from sentinel.tools.mapping import ToolTable
-from sentinel.tools.model import ActionMapping, Amount, ParamPath
+from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, ParamPath
 from sentinel.tools.parse import FILE_NAME, try_read_tool_table
 
 
@@ -56,8 +57,13 @@ def _check_action(source: Source, action: ActionMapping, table: Table, library: 
         if fact.vouched_by is not Voucher.AGENT and path[0] == "params" and not fact.is_asked
     }
     for path, origin in action.params.items():
+        is_text = len(path) == 1 and not isinstance(origin, Amount) and origin.compiled.kind == "string"
+        if path[0] in IDENTIFIER_PARAMS and not is_text:
+            message = f"params.{path[0]} is an identifier, so it must be text"
+            raise source.error(_param_place(source, table, path), message, "every call would be refused")
         reads = origin.value.reads | origin.currency.reads if isinstance(origin, Amount) else origin.reads
-        told = sorted(name for name in reads if name.startswith("args."))
+        # The digest is made of the arguments, so the model chooses it too.
+        told = sorted(name for name in reads if name == CALL_DIGEST or name.startswith("args."))
         # Money may also be written by its members, e.g. `order.paid.value`: they are the fact too.
         facts = [fact for place, fact in vouched.items() if path[: len(place)] == place]
         if told and facts:
@@ -67,9 +73,11 @@ def _check_action(source: Source, action: ActionMapping, table: Table, library: 
 def _told_by_model(
     source: Source, table: Table, path: ParamPath, read: str, voucher: str, policy_id: str
 ) -> PolicyError:
-    name = ".".join(path)
-    place = source.table(table.entries["params"], "params").keys[name]
     return source.error(
-        place, f'params.{name}: reads {read}, but in policy "{policy_id}" the {voucher} must vouch for it',
+        _param_place(source, table, path), f'params.{".".join(path)}: reads {read}, but in policy "{policy_id}" the {voucher} must vouch for it',
         "the model chooses the arguments; read it from facts: instead",
     )  # fmt: skip
+
+
+def _param_place(source: Source, table: Table, path: ParamPath) -> SourcePosition:
+    return source.table(table.entries["params"], "params").keys[".".join(path)]

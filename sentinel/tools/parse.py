@@ -29,6 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}", re.ASCII)
 _ARGUMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,3}", re.ASCII)
 _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
+_RISK_CLASS = re.compile(r"[A-Za-z0-9._:/@-]{1,64}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _OWN_HEADERS = frozenset({"authorization", "host", "content-length", "content-type", "cookie", "transfer-encoding"})
 RESERVED_PARAM = "tool_call"
@@ -194,18 +195,20 @@ def _action(
             entries["key"].place,
             "key must not be the same for every call; build it from the arguments that identify the effect",
         )
-    unsteady = sorted(name for name in key.reads if name.startswith("args.") and not arguments[name[5:]].bound)
-    if unsteady:
-        raise source.error(entries["key"].place, f"key reads {unsteady[0]}, which is not bound")
     return ActionMapping(
         action=action,
         key=key,
         params=_params(source, entries, expressions),
         conditions=expressions.conditions,
         resource=expressions.read(entries["resource"], "resource", "string") if "resource" in entries else None,
-        risk_class=source.text(entries["risk_class"], "risk_class") if "risk_class" in entries else None,
+        risk_class=_risk_class(source, entries["risk_class"]) if "risk_class" in entries else None,
         injections=_injections(source, entries, arguments),
     )
+
+
+def _risk_class(source: Source, node: Node) -> str:
+    means = "an identifier of at most 64 characters (ASCII letters, digits, . _ : / @ -)"
+    return source.text(node, "risk_class", form=_RISK_CLASS, means=means)
 
 
 _ABSENT = (
@@ -233,7 +236,12 @@ class _Expressions:
             raise self.source.error(place, f"{what}: {error.message}", hint or self._hint(error.unknown)) from None
         if compiled.kind not in kinds:
             raise self.source.error(node.place, f"{what} must be {' or '.join(kinds)}, but is {compiled.kind}")
-        return Expression(text, compiled, references(text, self.conditions.variables))
+        reads = references(text, self.conditions.variables)
+        unbound = sorted(name for name in reads if name.startswith("args.") and not self._arguments[name[5:]].bound)
+        if unbound:
+            # Another value is declared to be the same operation, and would make another one.
+            raise self.source.error(node.place, f"{what} reads {unbound[0]}, which is not bound")
+        return Expression(text, compiled, reads)
 
     def _hint(self, unknown: str | None) -> str | None:
         if unknown is None:

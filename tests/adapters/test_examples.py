@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.policy.cases import NOW
 from sentinel.policy.folder import check_folder
 from sentinel.tools import read_tool_table
 from sentinel.tools.cases import policy_decision
@@ -124,7 +125,7 @@ def test_the_policy_of_ones_own_is_a_good_one(tmp_path: Path) -> None:
         call = table.call(
             "local", "issue_gift_card", {"customer": "c", "amount": amount, "currency": "USD", "order": "o"}
         )
-        assert policy_decision(call, library).verdict == wanted
+        assert policy_decision(call, library, NOW).verdict == wanted
 
 
 def python_of(name: str) -> str:

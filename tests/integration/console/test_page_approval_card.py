@@ -211,7 +211,8 @@ def test_a_card_shows_each_condition_below_its_sentence(
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     # The mutant writes foreign text as it is.
-    monkeypatch.setitem(text.FILTERS, "visible", Markup)
+    for name in ("visible", "whole"):
+        monkeypatch.setitem(text.FILTERS, name, Markup)
     raw = card(fixtures.at_page(ann.email, fixtures.app(policies_dir=tmp_path / "policies")), approval_id)
     assert "<script>alert" in raw
     assert "<img src=x" in raw

@@ -53,6 +53,7 @@ def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_a
         "This refund was already made or is under way.", "amount_minor <= numbers.allow_up_to",
         "at most 300.00 EUR, 300.00 GBP, 300.00 USD for each account and currency per calendar day in UTC",
         "one person with role approver", "40 % today", "120.00 USD", "retail_refund.yaml: the text that is in force",
+        "risk.customer_attempts_24h int, at least 0 params.risk.customer_attempts_24h worker", "string, one of ",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert vic.get("/ops/policies/nothing").status_code == 404
@@ -83,12 +84,15 @@ def test_limits_are_measured_by_the_caps_of_the_policy_in_force_also_where_reser
     assert "250 % today 0.00 USD 250.00 USD 100.00 USD" in day_of_an_account()
     declare_cap("1000.00")
     assert "25 % today 0.00 USD 250.00 USD 1,000.00 USD" in day_of_an_account()
+    declare_cap("300.00")
+    assert re.search(r"\b\d+ other versions\b", words(vic.get("/ops/policies"))), "after a return to an older one too"
 
 
 ODD_RULES = """rules:
   - {id: hostile, says: "It says <script>alert(2)</script>.", when: 'account == "<script>alert(1)</script>"', then: DENY, reason: hostile}
   - {id: odd, says: The amount ends in seven., when: "amount_minor % 2 == 7", then: DENY, reason: odd}
-"""
+  - {id: long, says: It names a long account., when: 'account=="LONG"||amount_minor<0||amount_minor<0||amount_minor<0', then: DENY, reason: long}
+""".replace("LONG", "x" * 1935)  # 1,994 characters, and over 2,000 with a space around each sign
 ODD_LIMITS = {
     "account_day": "account != '<img src=x onerror=alert(1)>'",
     "account_24h": "amount_minor % 2 < 9",
@@ -147,7 +151,9 @@ def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(f
     assert "not what is in force" in words(vic.get("/ops/policies/retail-refund")).replace("  ", " ")
     assert "differs" in words(vic.get("/ops/policies"))
     file.write_text("policy: [")
-    assert "Faults in the policy files" in words(vic.get("/ops/policies"))
+    faults = vic.get("/ops/policies").get_data(as_text=True)
+    assert "Faults in the policy files" in faults
+    assert re.search(r"\n    2 \| \n      \| *\^", faults), "the line and the caret under it, each in a line of its own"
     assert "no usable file of this policy" in words(vic.get("/ops/policies/retail-refund"))
     unusable = words(vic.get("/ops/policies/retail-refund/cases"))
     assert "The cases cannot be run: retail_refund.yaml:2:" in unusable and str(folder) not in unusable
@@ -161,8 +167,8 @@ def test_whatever_an_authority_refuses_the_folder_for_is_named_as_a_fault_of_the
     assert "Faults in the policy files" not in words(vic.get("/ops/policies"))
     shutil.copy(folder / "retail_refund.yaml", folder / "second_refund.yaml")
     clash = words(vic.get("/ops/policies"))
-    assert 'second_refund.yaml: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
-    assert 'second_refund.yaml: error: action "refund.create" is already claimed by retail_refund.yaml' in clash
+    assert 'second_refund.yaml:7:9: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
+    assert 'second_refund.yaml:10:11: error: action "refund.create" is already claimed by retail_refund.yaml' in clash
     (folder / "second_refund.yaml").rename(folder / "second_refund.yml")
     overlooked = words(vic.get("/ops/policies"))
     assert "second_refund.yml: error: is not read under this name" in overlooked and "rename it to .yaml" in overlooked

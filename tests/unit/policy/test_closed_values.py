@@ -31,6 +31,7 @@ def _with(condition: str) -> str:
         ('"sample.payout" != act', 12, '"sample.payout" is not an action of this policy'),
         ('risk.count > 1 && (act in ["gift.card", "sampel.pay"])', 52, '"sampel.pay" is not an action of this policy'),
         ('act == "refund.create"', 19, '"refund.create" is not an action of this policy (known: sample.pay, gift.*)'),
+        ('act == "gift.*"', 19, '"gift.*" is not an action of this policy (ask act.startsWith("gift."))'),
         ('currency == "eur"', 24, '"eur" is not an ISO 4217 currency (did you mean "EUR"?)'),
         ('tier == "golden"', 20, '"golden" is not a value of "tier" (did you mean "gold"?)'),
         ('present.tier && !(tier == "Silver")', 38, '"Silver" is not a value of "tier" (did you mean "silver"?)'),
@@ -43,6 +44,15 @@ def test_a_text_that_the_variable_can_never_be_is_refused(
         compile_text(tmp_path, _with(condition))
     assert f'rule "often": when: {message}' in caught.value.detail
     assert caught.value.column == column
+
+
+def test_a_declared_value_that_looks_like_a_pattern_stands_for_itself_alone(tmp_path: Path) -> None:
+    def text(compared: str) -> str:
+        return _with(f'tier == "{compared}"').replace("one_of: [gold, silver]", 'one_of: ["gold.*", silver]')
+
+    assert compile_text(tmp_path, text("gold.*"))
+    with pytest.raises(PolicyError, match='"gold.x" is not a value of "tier"'):
+        compile_text(tmp_path, text("gold.x"))
 
 
 BY_THE_ENGINE = (

@@ -15,6 +15,7 @@ from policy_samples import NOW, POLICY, money, sample_request
 from sentinel.cli.policy import check, show
 from sentinel.core.canonical import canonical_json
 from sentinel.core.decision import Verdict
+from sentinel.core.errors import NotFound
 from sentinel.platform.resources import policies_dir, roles_sql
 from sentinel.policy import compile as compiling
 from sentinel.policy.describe import describe, lint_policy
@@ -70,6 +71,15 @@ def test_two_policies_cannot_have_one_id(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(POLICY.replace("[sample.pay]", "[sample.other]"))
     with pytest.raises(PolicyError, match='policy "sample" is already claimed'):
         PolicyLibrary.load(tmp_path)
+
+
+def test_a_name_that_another_policy_has_is_told_with_its_place(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(POLICY.replace("[sample.pay]", f"[sample.{name}, sample.pay]"))
+    policy, action = PolicyLibrary.try_load(tmp_path)[1]
+    assert (policy.line, policy.column, policy.source_line) == (1, 9, "policy: sample")
+    assert (action.line, action.column, action.source_line) == (4, 21, "actions: [sample.b, sample.pay]")
+    assert Path(action.file).name == "b.yaml" and action.message.startswith('action "sample.pay" is already claimed by')
 
 
 def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> None:
@@ -430,7 +440,16 @@ def test_a_shown_policy_has_every_number_condition_and_fact_unbroken(tmp_path: P
     shown = CliRunner().invoke(show, ["sample", str(tmp_path)]).stdout
     for whole in (
         "sample.pay", "allow_up_to: 10.00 USD, 1000 JPY", "risk.known: bool from params.risk.known; vouched by worker",
+        "risk.count: int from params.risk.count, at least 0; vouched by worker",
         "ALLOW (small_amount) when amount_minor <= numbers.allow_up_to", "when risk.count > 1; over it APPROVAL_REQUIRED (limit_exceeded)",
         "two people from 9.00 USD",
     ):  # fmt: skip
         assert whole in shown
+
+
+def test_a_folder_in_place_of_a_policys_id_is_told_where_it_belongs(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(POLICY)
+    with pytest.raises(NotFound, match="there are: sample; a folder is named after the policy's id"):
+        CliRunner().invoke(show, [str(tmp_path), str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(NotFound, match="there are: sample$"):
+        CliRunner().invoke(show, ["smaple", str(tmp_path)], catch_exceptions=False)

@@ -188,11 +188,21 @@ def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None
         ('value: "5.00"', 'value: "5.001"'),
         ('value: "5.00"', "value: 5.00"),
         ("policy: sample\n", ""),
+        ("people: 1", 'people: "1"'),
+        ("reasons: []", "reasons: small_amount"),
+        ("people: 1", 'approvable: "true"'),
     ],
 )
 def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None:
     with pytest.raises(PolicyError):
         run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
+
+
+def test_a_second_case_of_the_same_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    again = "  - {name: small, want: {decision: ALLOW, reason: small_amount}}\n"
+    with pytest.raises(PolicyError, match='two cases are named "small"') as caught:
+        run_cases(_cases(tmp_path, SAMPLE_CASE + again))
+    assert caught.value.line == 8 and (caught.value.hint or "").endswith("sample.yaml:6")
 
 
 @pytest.mark.parametrize("written", ["", "null", "text", "[action]", "7"])

@@ -115,6 +115,17 @@ def test_another_sum_is_never_taken_for_the_operations_amount(tmp_path: Path) ->
     assert 'an ALLOW may not rest on "total": the agent vouches for it itself' in told
 
 
+def test_a_number_named_like_the_minor_units_of_a_fact_that_is_no_money_is_heard_beside_it(tmp_path: Path) -> None:
+    facts = f"  paid: {{type: bool, from: params.paid{SAID}}}\n  paid_minor: {{type: int, from: params.paid_minor}}\n"
+    text = NO_LIMITS.replace(SAID, "").replace("facts:\n", f"facts:\n{facts}")
+    policy = compile_text(tmp_path, text.replace("when: risk.count >= 3", "when: paid_minor > 5"))
+    found = [
+        evaluate(policy, sample_request(paid=True, paid_minor=minor), NOW, requester=AN_AGENT).reason_code
+        for minor in (1, 6)
+    ]
+    assert found == ["small_amount", "too_often"], "what an agent may not say takes away no other fact"
+
+
 NO_MONEY = """\
 policy: sample
 label: Sample

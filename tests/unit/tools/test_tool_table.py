@@ -335,6 +335,9 @@ FAULTS = [
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
     ("args.charge + \":\" + string", "args.charge // the charge\n      + \":\" + string", 16, "the comment would reach to its end"),
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression can read it"),
+    ("charge: {type: string}", "charge: {type: string, bound: false}", 16, "key reads args.charge, which is not bound"),
+    ("reason: {type: string, required: false}", "reason: {type: string, required: false, bound: false}", 22, "params.reason reads args.reason, which is not bound"),
+    ("    key: ", "    risk_class: very high\n    key: ", 16, 'risk_class: "very high" is not an identifier'),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
     ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor:, major: or stripe:"),
@@ -395,8 +398,11 @@ def test_a_pipe_in_the_folder_is_refused_and_not_waited_for(tmp_path: Path, name
     ("old", "new", "says"),
     [
         ("account_ref: facts.account", "account_ref: args.charge", "the worker must vouch for it"),
+        ("account_ref: facts.account", "account_ref: call.digest", "reads call.digest, but"),
         ("risk.duplicate_refund: facts.duplicate", "risk.duplicate_refund: 'args.reason == \"new\"'", "the worker must vouch for it"),
         ("action: refund.create", "action: refunds.create", 'no policy covers "refunds.create"'),
+        (SMALL, f"{SMALL}\n      order_id: args.amount", "params.order_id is an identifier, so it must be text"),
+        (SMALL, f"{SMALL}\n      order_ref.id: args.charge", "params.order_ref is an identifier, so it must be text"),
         (SMALL, f"{SMALL}\n      order.paid: {{minor: args.amount, currency: args.currency}}", "the worker must vouch for it"),
         (SMALL, f"{SMALL}\n      order.paid.value: string(args.amount)\n      order.paid.currency: '\"USD\"'", "the worker must vouch for it"),
     ],
@@ -425,6 +431,24 @@ def test_a_case_whose_operation_the_authority_refuses_is_named_and_the_others_ar
     results = run_tool_cases(in_folder(tmp_path, TABLE, json.dumps({"cases": [hidden, plain]})), LIBRARY).results
     assert [result.name for result in results] == ["a", "b"] and results[1].problem == ""
     assert results[0].problem.startswith("the authority refuses the operation: params.reason: must not hold control")
+
+
+def test_a_case_is_decided_at_the_same_moment_whenever_it_is_run(tmp_path: Path) -> None:
+    """The finding: under a policy that asks for the hour, cases that passed by day failed at night."""
+    policy = """\
+policy: by-time
+label: By time
+version: v1
+actions: [refund.create]
+facts: {}
+rules:
+  - {id: then, says: It is the moment of a case., when: 'now == timestamp("2026-11-21T10:00:00Z")', then: ALLOW, reason: on_time}
+approval: {expires: 4h, role: approver, people: 1}
+"""
+    (tmp_path / "by_time.yaml").write_text(policy)
+    case = {"name": "a", "server": "shop", "tool": "refund", "arguments": ARGUMENTS, "want": {"decision": "ALLOW", "reason": "on_time"}}  # fmt: skip
+    folder = in_folder(tmp_path, TABLE, json.dumps({"cases": [case]}))
+    assert [result.problem for result in run_tool_cases(folder, PolicyLibrary.load(folder)).results] == [""]
 
 
 @pytest.mark.parametrize(
