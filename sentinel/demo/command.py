@@ -38,6 +38,7 @@ from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import SUFFIX, secret_from_file
 from sentinel.platform.settings import CONFIRM_SECRET_FILE, data_dir_secret
+from sentinel.platform.standard_streams import flush_streams
 from sentinel.store import address
 
 
@@ -148,8 +149,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         say("Stopping.")
     if stop.is_set():
         # Skip the interpreter's clean-up, which can take most of a second on a busy machine.
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush_streams()
         os._exit(0)
 
 
