@@ -42,6 +42,10 @@ _KEEPALIVES = {
     "keepalives_count": "6",
     "tcp_user_timeout": "90000",
 }
+# The login's or the database's own limits, as managed servers give their administrator; PostgreSQL 17 has the second.
+_NO_TIME_LIMIT = """
+select set_config(name, '0', true) from pg_catalog.pg_settings where name in ('statement_timeout', 'transaction_timeout')
+"""
 _VERSION_TABLE = """
 select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'public' and c.relname = 'schema_version'
@@ -158,6 +162,7 @@ def _upgrade(connection: psycopg.Connection, run_scripts: Callable[[], None]) ->
     """Migrate in the connection's transaction: build an empty database, else run the scripts and replace the functions."""
     # Not as a start-up option: a pooler would drop it, or keep it for the next client.
     connection.execute("set local lock_timeout = '30s'")
+    connection.execute(_NO_TIME_LIMIT)
     connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
     before = current_revision(connection)
     _ensure_owner(connection)
