@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import roles_sql
-from sentinel.store.database import CONNECT_SECONDS, OWNER, describe, first_line, parts_to_connect
+from sentinel.store.database import CONNECT_SECONDS, OWNER, READ_ONLY, describe, first_line, parts_to_connect
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -106,7 +106,7 @@ def migrate(url: str) -> tuple[str | None, str]:
 
     Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason when the server
     refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
-    `EngineUnavailable` when the server cannot be reached.
+    `EngineUnavailable` when the server cannot be reached, or only reads.
     """
     address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES, **parts_to_connect(url)})
     try:
@@ -121,6 +121,8 @@ def migrate(url: str) -> tuple[str | None, str]:
         if error.sqlstate is None:
             raise EngineUnavailable(f"cannot reach the database at {describe(url)}: {first_line(error)}") from error
         raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
+    except READ_ONLY as error:
+        raise EngineUnavailable(f"cannot migrate {describe(url)}: it is read-only: {first_line(error)}") from error
     except psycopg.Error as error:
         raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
 

@@ -190,6 +190,17 @@ def test_a_migration_that_is_cut_off_leaves_nothing_and_can_be_run_again(
     assert migrate(empty_url) == (None, HEAD)
 
 
+@pytest.mark.parametrize("already", [None, HEAD])
+def test_a_database_that_only_reads_is_told_as_one_that_is_away(empty_url: str, already: str | None) -> None:
+    """The finding: as something that a person must correct, 2, although after a failover the next try may do it."""
+    if already:
+        migrate(empty_url)
+    only_reads = make_conninfo(empty_url, options="-c default_transaction_read_only=on")
+    done = CliRunner().invoke(sentinel, ["migrate"], env={"SENTINEL_DATABASE_URL": only_reads})
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "it is read-only" in done.stderr, done.output
+    assert migrate(empty_url) == (already, HEAD)
+
+
 def test_a_time_limit_of_the_administrators_login_cuts_no_migration_off(empty_url: str) -> None:
     """The finding: managed servers give that login one, and over many rows each migration ended at the same place, undone."""
     limited = make_conninfo(empty_url, options="-c statement_timeout=1s")
