@@ -90,7 +90,7 @@ class Listener:
     @property
     def url(self) -> str:
         """The address as the log shows it."""
-        return f"http://{self.host}:{self.port}"
+        return f"http://{_host_and_port(self.host, self.port)}"
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -106,6 +106,11 @@ class Listener:
     def named_addresses(self) -> list[tuple[str, tuple[str, int]]]:
         """The `addresses`, each with the name of the setting for its port."""
         return list(zip((self.port_name, self.health_name), self.addresses, strict=False))
+
+
+def _host_and_port(host: str, port: int) -> str:
+    """An address as URLs write it, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_listeners(*listeners: Listener) -> None:
@@ -170,7 +175,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._make_app = make_app
         self._listener = listener
         self._options = {
-            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.addresses],
+            "bind": [_host_and_port(*address) for address in listener.addresses],
             "workers": processes,
             "worker_class": EventWorker,
             "asgi_lifespan": "off",
