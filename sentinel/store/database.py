@@ -89,6 +89,13 @@ def parts_of(url: str) -> dict[str, Any]:
         if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
             # The value is not quoted: in a URL without an @ the password is parsed as the port.
             raise InvalidAddress("its port must be a number from 1 to 65535")
+    for host in str(given.get("host") or "").split(","):
+        # The driver looks a name up before it connects, and a name that cannot be encoded is then no error of the driver's.
+        if not host.startswith("/") and not given.get("hostaddr"):
+            try:
+                host.encode("idna")
+            except UnicodeError:
+                raise InvalidAddress("its host has an empty or too long part between two dots") from None
     return given
 
 
