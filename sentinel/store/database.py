@@ -16,9 +16,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psycopg
@@ -44,6 +45,11 @@ IDLE_TIMEOUT_MS = 10000
 """Upper bounds in milliseconds; `deploy/roles.sql` sets the same values on the programs' roles."""
 CONNECT_SECONDS = "3"
 """How long to wait for a connection, where the address does not say: psycopg's own default is more than two minutes."""
+KEEPALIVES: Mapping[str, str] = MappingProxyType({
+    "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "6", "tcp_user_timeout": "90000",
+})  # fmt: skip
+"""How the system finds a server that is gone while we wait without a deadline of our own, as a migration and the doctor do for
+a statement of minutes, and keeps an idle connection known to a firewall. Its own time is two hours."""
 SILENCE_SECONDS = 7.0
 """How long to wait for an answer; longer than the statement timeout, so a server silent for this long counts as gone."""
 LONG_STATEMENT_SECONDS = 300
@@ -58,7 +64,7 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
     for a malformed URL, and `NoRootCertificate` when it verifies the server against a file that cannot be read.
     """
     given = parts_to_connect(url)
-    merged: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **given}
+    merged: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES, **given}
     if not behind_pooler():
         merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
     if application_name:

@@ -18,7 +18,15 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import roles_sql
-from sentinel.store.database import CONNECT_SECONDS, OWNER, READ_ONLY, describe, first_line, parts_to_connect
+from sentinel.store.database import (
+    CONNECT_SECONDS,
+    KEEPALIVES,
+    OWNER,
+    READ_ONLY,
+    describe,
+    first_line,
+    parts_to_connect,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -35,13 +43,6 @@ _BECOME = "case when current_setting('server_version_num')::int >= 160000 then '
 SCHEMA = Path(__file__).parent / "schema"
 
 _LOCK = 7305013942711300
-# A statement of a migration may take any time, so no deadline tells that its server is gone; the system's own time is two hours.
-_KEEPALIVES = {
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "6",
-    "tcp_user_timeout": "90000",
-}
 # The login's or the database's own limits, as managed servers give their administrator; PostgreSQL 17 has the second.
 _NO_TIME_LIMIT = """
 select set_config(name, '0', true) from pg_catalog.pg_settings where name in ('statement_timeout', 'transaction_timeout')
@@ -108,7 +109,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
     `EngineUnavailable` when the server cannot be reached, or only reads.
     """
-    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES, **parts_to_connect(url)})
+    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **KEEPALIVES, **parts_to_connect(url)})
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
             _refuse_another_owner(connection)
