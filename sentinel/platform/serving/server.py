@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
 import os
 import resource
@@ -239,9 +240,14 @@ def metrics_folder() -> Iterator[None]:
     """
     folder, maker = tempfile.mkdtemp(prefix="sentinel-metrics-"), os.getpid()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    # Locked as long as it is used: systemd-tmpfiles clears /tmp, a unit's own too, of what is days old and not locked.
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_SH)
         yield
     finally:
+        os.close(held)
         # A process forked inside the block unwinds through it as it ends: the folder is still its parent's and siblings'.
         if os.getpid() == maker:
             # Otherwise metrics of this process would later point to a deleted folder.
