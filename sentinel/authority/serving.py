@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import signal
 import threading
@@ -72,11 +73,17 @@ def _first_policies(folder: Path) -> ReloadablePolicies:
 
 
 def _require_checkpoint_file(name: str) -> None:
-    """Raise `UnsafeConfiguration` if a checkpoint file is configured and cannot be written."""
+    """Raise `UnsafeConfiguration` if a checkpoint file is configured and cannot be written.
+
+    Not for a full disk: its missing checkpoints raise an alert, and decisions do not wait for a person who starts the
+    authority again once there is room.
+    """
     try:
         if name:
             CheckpointFile(Path(name)).require_writable()
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return
         raise UnsafeConfiguration(f"SENTINEL_CHECKPOINT_FILE: {name} cannot be written: {error.strerror}") from error
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
@@ -83,11 +84,13 @@ def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     except psycopg.OperationalError as error:
         raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from error
     # Registered first: a run that is interrupted while the server creates it removes it too.
-    stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
+    stack.callback(_drop, admin, name)
     try:
         admin.execute(f"create database {name}".encode())
     except pg.InsufficientPrivilege:
         return None
+    except psycopg.Error as error:  # e.g. a replica, or a full disk
+        raise EngineUnavailable(f"cannot create a database at {describe(url)}: {first_line(error)}") from error
     # Durability is not needed: the database is dropped anyway.
     admin.execute(f"alter database {name} set synchronous_commit = off".encode())
     parts: dict[str, Any] = {**given, "dbname": name}
@@ -97,6 +100,14 @@ def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     except SchemaNotReady:
         return None  # e.g. a login that may make databases, but no roles
     return found
+
+
+def _drop(admin: psycopg.Connection[Any], name: str) -> None:
+    """Drop the scratch database. Where that fails, as on a server that has gone, it must not hide how the run ended."""
+    try:
+        admin.execute(f"drop database if exists {name} with (force)".encode())
+    except psycopg.Error as error:
+        click.echo(f"The scratch database {name} was not dropped: {first_line(error)}", err=True)
 
 
 def _own_server(stack: contextlib.ExitStack) -> str:

@@ -16,7 +16,7 @@ import psycopg
 
 from sentinel.authority.settings import CHECKPOINTS
 from sentinel.cli.scratch_databases import SERVER as SCRATCH_SERVER
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
 from sentinel.demo.ledger import demo_rows, not_entered
@@ -38,7 +38,9 @@ from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import SUFFIX, secret_from_file
 from sentinel.platform.settings import CONFIRM_SECRET_FILE, data_dir_secret
+from sentinel.platform.standard_streams import flush_streams
 from sentinel.store import address
+from sentinel.store.database import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         say("Stopping.")
     if stop.is_set():
         # Skip the interpreter's clean-up, which can take most of a second on a busy machine.
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush_streams()
         os._exit(0)
 
 
@@ -173,14 +174,19 @@ def _keep_running(
 
 @contextlib.contextmanager
 def _no_failure_once_stopped(stop: threading.Event, data_dir: Path) -> Iterator[None]:
-    """Ignore failures once the demo was asked to stop. Raises `DemoFailed` for a file that cannot be used, e.g. another account's."""
+    """Ignore failures once the demo was asked to stop. Raises `DemoFailed` for a file that cannot be used, e.g. another
+    account's, and `EngineUnavailable` for an error of the database's driver.
+    """
     try:
         yield
     except DemoStopped:
         pass
-    except (SentinelError, psycopg.Error, BrokenPipeError):
+    except (SentinelError, BrokenPipeError):
         if not stop.is_set():
             raise
+    except psycopg.Error as error:
+        if not stop.is_set():
+            raise EngineUnavailable(f"cannot use the demo's database: {first_line(error)}") from error
     except OSError as error:
         if not stop.is_set():
             place = error.filename or data_dir

@@ -60,7 +60,11 @@ def print_stopped() -> None:
 
 
 def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the summary on standard output; the URLs of the `metrics` of each program are not part of the JSON."""
+    """Print the summary on standard output, nothing where that is closed; the URLs of the `metrics` of each program are not
+    part of the JSON.
+    """
+    if sys.stdout is None:
+        return
     if as_json:
         click.echo(json.dumps(asdict(ready)))
         sys.stdout.flush()

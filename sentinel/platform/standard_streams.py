@@ -52,8 +52,18 @@ def _is_lossy(stream: io.TextIOWrapper) -> bool:
     return isinstance(getattr(stream.buffer, "raw", None), _LossyFile)
 
 
+def flush_streams() -> None:
+    """Write out what standard output and error still buffer, as far as they take it; a stream that is closed has nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
 def drop_output() -> None:
     """Discard what standard output still buffers and gets from now on: writing it at the end of the process would fail again."""
+    if sys.stdout is None:
+        return  # closed from the start: it neither has nor gets anything
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())

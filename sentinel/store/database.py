@@ -16,9 +16,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psycopg
@@ -44,6 +45,11 @@ IDLE_TIMEOUT_MS = 10000
 """Upper bounds in milliseconds; `deploy/roles.sql` sets the same values on the programs' roles."""
 CONNECT_SECONDS = "3"
 """How long to wait for a connection, where the address does not say: psycopg's own default is more than two minutes."""
+KEEPALIVES: Mapping[str, str] = MappingProxyType({
+    "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "6", "tcp_user_timeout": "90000",
+})  # fmt: skip
+"""How the system finds a server that is gone while we wait without a deadline of our own, as a migration and the doctor do for
+a statement of minutes, and keeps an idle connection known to a firewall. Its own time is two hours."""
 SILENCE_SECONDS = 7.0
 """How long to wait for an answer; longer than the statement timeout, so a server silent for this long counts as gone."""
 LONG_STATEMENT_SECONDS = 300
@@ -58,7 +64,7 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
     for a malformed URL, and `NoRootCertificate` when it verifies the server against a file that cannot be read.
     """
     given = parts_to_connect(url)
-    merged: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **given}
+    merged: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES, **given}
     if not behind_pooler():
         merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
     if application_name:
@@ -89,6 +95,13 @@ def parts_of(url: str) -> dict[str, Any]:
         if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
             # The value is not quoted: in a URL without an @ the password is parsed as the port.
             raise InvalidAddress("its port must be a number from 1 to 65535")
+    for host in str(given.get("host") or "").split(","):
+        # The driver looks a name up before it connects, and a name that cannot be encoded is then no error of the driver's.
+        if not host.startswith("/") and not given.get("hostaddr"):
+            try:
+                host.encode("idna")
+            except UnicodeError:
+                raise InvalidAddress("its host has an empty or too long part between two dots") from None
     return given
 
 

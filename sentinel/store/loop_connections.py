@@ -179,6 +179,7 @@ class _OfLoop:
         self._places.release()
 
     async def _open(self) -> LoopConnection:
+        opened: psycopg.AsyncConnection[Any] | None = None
         made: LoopConnection | None = None
         try:
             with pooler_noticed():
@@ -189,7 +190,9 @@ class _OfLoop:
         except BaseException as error:
             if made is not None:
                 made.close()
-            if isinstance(error, psycopg.Error):
+            elif opened is not None:
+                opened.pgconn.finish()
+            if isinstance(error, (psycopg.Error, OSError)):  # the latter where the process may open no more files
                 raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
             raise
         return made

@@ -18,7 +18,15 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import roles_sql
-from sentinel.store.database import CONNECT_SECONDS, OWNER, describe, first_line, parts_to_connect
+from sentinel.store.database import (
+    CONNECT_SECONDS,
+    KEEPALIVES,
+    OWNER,
+    READ_ONLY,
+    describe,
+    first_line,
+    parts_to_connect,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -35,13 +43,10 @@ _BECOME = "case when current_setting('server_version_num')::int >= 160000 then '
 SCHEMA = Path(__file__).parent / "schema"
 
 _LOCK = 7305013942711300
-# A statement of a migration may take any time, so no deadline tells that its server is gone; the system's own time is two hours.
-_KEEPALIVES = {
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "6",
-    "tcp_user_timeout": "90000",
-}
+# The login's or the database's own limits, as managed servers give their administrator; PostgreSQL 17 has the second.
+_NO_TIME_LIMIT = """
+select set_config(name, '0', true) from pg_catalog.pg_settings where name in ('statement_timeout', 'transaction_timeout')
+"""
 _VERSION_TABLE = """
 select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'public' and c.relname = 'schema_version'
@@ -102,9 +107,9 @@ def migrate(url: str) -> tuple[str | None, str]:
 
     Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason when the server
     refuses, and also when the database's revision cannot be upgraded or its schema belongs to another role; raises
-    `EngineUnavailable` when the server cannot be reached.
+    `EngineUnavailable` when the server cannot be reached, or only reads.
     """
-    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES, **parts_to_connect(url)})
+    address = make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **KEEPALIVES, **parts_to_connect(url)})
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
             _refuse_another_owner(connection)
@@ -117,6 +122,8 @@ def migrate(url: str) -> tuple[str | None, str]:
         if error.sqlstate is None:
             raise EngineUnavailable(f"cannot reach the database at {describe(url)}: {first_line(error)}") from error
         raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
+    except READ_ONLY as error:
+        raise EngineUnavailable(f"cannot migrate {describe(url)}: it is read-only: {first_line(error)}") from error
     except psycopg.Error as error:
         raise SchemaNotReady(f"cannot migrate {describe(url)}: {first_line(error)}") from error
 
@@ -158,6 +165,7 @@ def _upgrade(connection: psycopg.Connection, run_scripts: Callable[[], None]) ->
     """Migrate in the connection's transaction: build an empty database, else run the scripts and replace the functions."""
     # Not as a start-up option: a pooler would drop it, or keep it for the next client.
     connection.execute("set local lock_timeout = '30s'")
+    connection.execute(_NO_TIME_LIMIT)
     connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
     before = current_revision(connection)
     _ensure_owner(connection)

@@ -33,6 +33,8 @@ _FIRST_PAUSE_SECONDS = 0.01
 
 The other one needs a moment to end: without a pause all attempts meet it again.
 """
+_NO_ROOM = ("53", "58")
+"""Classes of SQLSTATE for a full disk, used up memory and failed reads and writes: the server says so, and has undone the transaction."""
 _STILL = "this operation is still being decided; ask again"
 
 
@@ -109,7 +111,8 @@ class RetriedTransaction:
             raise EngineUnavailable("the database took too long") from error
         if isinstance(error, READ_ONLY):
             raise DatabaseUnreachable(f"the database is read-only: {first_line(error)}") from error
-        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        is_trouble = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        if not is_trouble or (error.sqlstate or "")[:2] in _NO_ROOM:
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
         if is_silent:
             raise DatabaseUnreachable("the database stopped answering") from error

@@ -218,8 +218,10 @@ def require_safe(connection: psycopg.Connection[Any], role: str, *, connections:
         raise UnsafeDatabase("; ".join(faults))
 
 
-def require_ready(url: str, role: str, *, connections: int = 0) -> None:
-    """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most.
+def require_ready(
+    url: str, role: str, *, connections: int = 0, also: Callable[[psycopg.Connection[Any]], None] = lambda _: None
+) -> None:
+    """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most; then call `also`.
 
     Raises as `require_schema`, and `UnsafeDatabase`. A read-only database raises `EngineUnavailable` like an
     unreachable one: after a failover, or once its disk has room, it is writable again without a restart of the program.
@@ -231,6 +233,7 @@ def require_ready(url: str, role: str, *, connections: int = 0) -> None:
                 f"cannot use the database at {describe(url)}: it is read-only: a replica, or transaction_read_only = on"
             )
         require_safe(connection, role, connections=connections)
+        also(connection)
 
     try:
         require_schema(url, role, look)
@@ -261,10 +264,12 @@ def require_schema(url: str, role: str, look: Callable[[psycopg.Connection[Any]]
 
 def require_board(url: str, *, connections: int = 0) -> None:
     """Raise unless the login may act as the board's role and that role may read its views. Raises as `require_ready`, and `MissingGrant`."""
-    require_ready(url, BOARD, connections=connections)
-    with open_connection(with_role(url, BOARD)) as connection:
+
+    def require_readable(connection: psycopg.Connection[Any]) -> None:
         missing = connection.execute(READABLE, [list(PUBLIC_VIEWS)]).fetchone()
-    if missing and missing[0]:
-        raise MissingGrant(
-            f"{BOARD} may not read {missing[0]}: run `sentinel migrate`, which gives each role its grants"
-        )
+        if missing and missing[0]:
+            raise MissingGrant(
+                f"{BOARD} may not read {missing[0]}: run `sentinel migrate`, which gives each role its grants"
+            )
+
+    require_ready(url, BOARD, connections=connections, also=require_readable)

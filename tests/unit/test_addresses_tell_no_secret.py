@@ -20,6 +20,8 @@ GOOD = {
     f"postgresql://me:{SECRET}@/shop?host=%2Ftmp%2Fs&port=5432": "/tmp/s/shop",
     f"user=me password={SECRET} host=db.example port=6000 dbname=shop": "db.example:6000/shop",
     f"dbname=shop password={SECRET}": "a local socket/shop",
+    f"postgresql://me:{SECRET}@db_1.example./shop": "db_1.example./shop",
+    f"host=/tmp/{'d' * 70}..s dbname=shop password={SECRET}": f"/tmp/{'d' * 70}..s/shop",
 }
 USES = pytest.mark.parametrize(
     "use", [lambda address: with_role(address, "sentinel_worker"), migrate], ids=["a program", "migrate"]
@@ -28,6 +30,7 @@ BAD = (
     f"postgre://me:{SECRET}@db.example/shop", f"mysql://me:{SECRET}@db.example/shop", f"me:{SECRET}@db.example",
     f"user=me password={SECRET} hoost=db", f"postgresql://me:{SECRET}@db/shop?pasword={SECRET}",
     f"postgresql://me:{SECRET}/shop", f"postgresql://me:{SECRET}@db.example:port/shop", f"host=db port={SECRET}", "host=db port=5432,0",
+    f"postgresql://me:{SECRET}@db..example/shop", f"host=db,{SECRET}..example", f"host={'d' * 64}.example password={SECRET}",
 )  # fmt: skip
 
 

@@ -234,6 +234,15 @@ def test_a_lock_in_the_way_after_a_lost_attempt_is_not_told_as_still_deciding(er
         attempts.failed(error)
 
 
+@pytest.mark.parametrize("error", [pg.DiskFull("No space left on device"), pg.OutOfMemory(), pg.IoError()])
+def test_a_server_that_has_no_room_is_not_told_as_one_that_cannot_be_reached(error: psycopg.Error) -> None:
+    """The finding: a full disk was a lost connection, whose statements may have been committed."""
+    attempts = RetriedTransaction(1.0)
+    with pytest.raises(EngineUnavailable, match="^the database refused: "):
+        attempts.failed(error)
+    assert not attempts.was_lost
+
+
 @pytest.mark.parametrize(
     "ends", [["lost", "locked"], ["locked", "locked", "lost", "locked"]], ids=["the batch", "what was stuck of it"]
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from sentinel.core.errors import EngineUnavailable
+from sentinel.demo.command import _no_failure_once_stopped
 from sentinel.demo.processes import DemoFailed, wait_ready
 from tests.support.scripted_server import ScriptedServer
 
@@ -52,3 +56,14 @@ def test_a_program_of_this_machine_is_asked_past_the_proxy_of_the_environment(
         monkeypatch.setattr("sentinel.demo.processes.READY_SECONDS", 10.0)
         wait_ready(Running(), {"authority": [f"{server.url}/readyz"]}, tmp_path, threading.Event())  # type: ignore[arg-type]
         assert {asked.path for asked in server.asked} == {"/readyz"} and proxy.asked == []
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_database_that_fails_during_the_start_is_told_in_one_line(is_stopped: bool, tmp_path: Path) -> None:
+    """The finding: a server that did not let the demo's own logins in ended it in Python's words."""
+    stop = threading.Event()
+    if is_stopped:
+        stop.set()
+    told = pytest.raises(EngineUnavailable, match="^cannot use the demo's database: no entry for this login$")
+    with nullcontext() if is_stopped else told, _no_failure_once_stopped(stop, tmp_path):
+        raise psycopg.OperationalError("no entry for this login\nin its rules")

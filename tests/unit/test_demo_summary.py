@@ -21,16 +21,24 @@ SECRET, KEY, DATABASE = (
 NOWHERE = "postgresql://nobody@127.0.0.1:9/x"
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines of a demo that is ready."""
+def ready() -> Ready:
     base = "http://127.0.0.1:786"
     source = DemoOrderSource("demo", SECRET, f"{base}2/webhooks/demo/orders")
-    print_ready(
-        Ready(f"{base}0", f"{base}1", f"{base}2", f"{base}3", "t" * 36, KEY, [], source, DATABASE, {}),
-        {},
-        as_json=False,
-    )
+    return Ready(f"{base}0", f"{base}1", f"{base}2", f"{base}3", "t" * 36, KEY, [], source, DATABASE, {})
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a demo that is ready."""
+    print_ready(ready(), {}, as_json=False)
     return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_demo_whose_standard_output_is_closed_goes_on(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: it ended in Python's words as soon as all its programs were ready."""
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stdout", None)
+        print_ready(ready(), {}, as_json=as_json)
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -64,6 +64,9 @@ ROW_REFUSED = (pg.DataError, pg.IntegrityError)
 _AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction, EngineUnavailable)
 """The database is unreachable, or read-only like a replica before its promotion: says nothing about a row."""
 
+_NO_ROOM = (pg.DiskFull, pg.OutOfMemory, pg.IoError)
+"""The server says that it cannot do it, and has undone the statement: no connection is lost."""
+
 Value = TypeVar("Value")
 Fact = TypeVar("Fact")
 Lend = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
@@ -544,7 +547,7 @@ class Ledger:
                     raise LedgerUnavailable(first_line(error)) from error
             except _NO_SCHEMA as error:
                 raise _not_migrated(error) from error
-            except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction) as error:
+            except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction, *_NO_ROOM) as error:
                 self._away_at = time.monotonic()
                 kind = StatementTooLong if isinstance(error, pg.QueryCanceled) else LedgerUnavailable
                 raise kind(first_line(error)) from error

@@ -34,6 +34,7 @@ MAX_BYTES = 64 << 10
 """The default for the largest body that is read, in bytes."""
 MAX_HEAD_BYTES = 64 << 10
 """How many bytes may come besides the body: status line, headers and chunk framing together."""
+_LEAST_CONNECT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,18 @@ def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
 def connect(
     targets: Sequence[Target], left: Callable[[], float], make: Callable[..., socket.socket] = socket.socket
 ) -> socket.socket:
-    """Connect to the first of `targets` that accepts; `left` returns the seconds left. Raises `OSError` when none does."""
+    """Connect to the first of `targets` that accepts; `left` returns the seconds left. Raises `OSError` when none does.
+
+    Each has its part of the time, but a second if there is one: where IPv6 leads nowhere, IPv4 must have its turn.
+    """
     failed = OSError("the name has no address")
-    for family, kind, protocol, _, address in targets:
+    for place, (family, kind, protocol, _, address) in enumerate(targets):
         link = make(family, kind, protocol)
         try:
-            link.settimeout(left())
+            seconds = left()
+            link.settimeout(max(seconds / (len(targets) - place), min(seconds, _LEAST_CONNECT_SECONDS)))
             link.connect(address)
+            link.settimeout(left())
         except OSError as error:
             link.close()
             failed = error

@@ -54,11 +54,13 @@ _RELAYS = tuple(ipaddress.IPv6Network(block) for block in ("2002::/16", "2001::/
 
 # Only one spelling of a URL is accepted, so that no two parsers can see different hosts in it.
 _URL = re.compile(
-    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
     r"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+,;=%-]{0,2000})?",
     re.ASCII,
 )
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_INSIDE_LABEL = re.compile(r"\w(?:[\w-]{0,61}\w)?", re.ASCII)
+"""With underscores too, which services of compose and machines of Windows have in their names."""
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
 _INSIDE_NAMES = frozenset({"localhost", "localdomain", "local", "internal", "intranet", "lan", "home", "corp", "private",
                            "arpa", "onion"})  # fmt: skip
@@ -129,8 +131,8 @@ class PublicHttpClient:
             if address is None or (address.version == 6) != host.startswith("["):
                 return "host"
             return None if self.may_reach(address) else "inside_address"
-        labels = host.split(".")
-        if (len(labels) < 2 and not self.inside_names) or not all(_LABEL.fullmatch(label) for label in labels):
+        labels, form = host.split("."), _INSIDE_LABEL if self.inside_names else _LABEL
+        if (len(labels) < 2 and not self.inside_names) or not all(form.fullmatch(label) for label in labels):
             return "host"
         return "inside_name" if labels[-1].lower() in _INSIDE_NAMES and not self.inside_names else None
 

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from socketserver import TCPServer
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from flask import Flask, Response
@@ -51,8 +52,17 @@ def serving(app: Flask, host: str, port: int, variable: str) -> Iterator[None]:
 
 
 def _server_of(host: str) -> type[ThreadingWSGIServer]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return type("HealthServer", (ThreadingWSGIServer,), {"address_family": family, "daemon_threads": True})
+    class HealthServer(ThreadingWSGIServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+
+        def server_bind(self) -> None:
+            # Not as `HTTPServer` does, which also looks the address up: where no name server answers, that takes half a minute.
+            TCPServer.server_bind(self)
+            self.server_name, self.server_port = host, self.server_address[1]
+            self.setup_environ()
+
+    return HealthServer
 
 
 class _Handler(WSGIRequestHandler):

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from sentinel.platform.standard_streams import flush_streams
+
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
@@ -76,7 +78,5 @@ def _child(run: Callable[[], None], parent: int) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        flush_streams()
         os._exit(code)

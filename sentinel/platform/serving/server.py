@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gc
 import os
 import resource
@@ -90,7 +91,7 @@ class Listener:
     @property
     def url(self) -> str:
         """The address as the log shows it."""
-        return f"http://{self.host}:{self.port}"
+        return f"http://{_host_and_port(self.host, self.port)}"
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -106,6 +107,11 @@ class Listener:
     def named_addresses(self) -> list[tuple[str, tuple[str, int]]]:
         """The `addresses`, each with the name of the setting for its port."""
         return list(zip((self.port_name, self.health_name), self.addresses, strict=False))
+
+
+def _host_and_port(host: str, port: int) -> str:
+    """An address as URLs write it, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_listeners(*listeners: Listener) -> None:
@@ -170,7 +176,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._make_app = make_app
         self._listener = listener
         self._options = {
-            "bind": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in listener.addresses],
+            "bind": [_host_and_port(*address) for address in listener.addresses],
             "workers": processes,
             "worker_class": EventWorker,
             "asgi_lifespan": "off",
@@ -234,9 +240,14 @@ def metrics_folder() -> Iterator[None]:
     """
     folder, maker = tempfile.mkdtemp(prefix="sentinel-metrics-"), os.getpid()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    # Locked as long as it is used: systemd-tmpfiles clears /tmp, a unit's own too, of what is days old and not locked.
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_SH)
         yield
     finally:
+        os.close(held)
         # A process forked inside the block unwinds through it as it ends: the folder is still its parent's and siblings'.
         if os.getpid() == maker:
             # Otherwise metrics of this process would later point to a deleted folder.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -246,6 +247,24 @@ def test_a_server_that_falls_silent_after_the_login_is_given_up_within_the_deadl
         proxy.black_hole.set()
         assert on(use, url=proxy.url(fixtures.url)) < SLACK
         assert use_pool(proxy.url(fixtures.url)) < SLACK
+
+
+def test_where_no_more_files_may_be_opened_a_batch_is_refused_and_the_next_opens_a_connection(
+    on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: it was an unexpected error, 500 to who asked, with a connection that nobody had closed."""
+
+    def no_file(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def use(connections: LoopConnections) -> Any:
+        with monkeypatch.context() as full:
+            full.setattr(os, "dup", no_file)
+            told = await refused(connections.commit(DOUBLED, [4], 1.0))
+        assert isinstance(told, DatabaseUnreachable) and "Too many open files" in str(told)
+        assert await connections.commit(DOUBLED, [4], 1.0) == [8]
+
+    on(use)
 
 
 def test_a_commit_whose_task_is_cancelled_leaves_no_answer_behind_for_the_next(on: Any) -> None:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
 
 from sentinel.cli.main import main as sentinel
 from sentinel.platform.resources import invariants_sql
@@ -22,6 +24,7 @@ from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.embedded import RunningServer
 from sentinel.store.invariants import read_invariants
 from sentinel.store.migrate import (
+    _LOCK,
     BASELINE,
     FUNCTION,
     HEAD,
@@ -185,6 +188,31 @@ def test_a_migration_that_is_cut_off_leaves_nothing_and_can_be_run_again(
         assert current_revision(admin) is None
         assert admin.execute("select to_regnamespace('sentinel')").fetchone() == (None,)
     assert migrate(empty_url) == (None, HEAD)
+
+
+@pytest.mark.parametrize("already", [None, HEAD])
+def test_a_database_that_only_reads_is_told_as_one_that_is_away(empty_url: str, already: str | None) -> None:
+    """The finding: as something that a person must correct, 2, although after a failover the next try may do it."""
+    if already:
+        migrate(empty_url)
+    only_reads = make_conninfo(empty_url, options="-c default_transaction_read_only=on")
+    done = CliRunner().invoke(sentinel, ["migrate"], env={"SENTINEL_DATABASE_URL": only_reads})
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1) and "it is read-only" in done.stderr, done.output
+    assert migrate(empty_url) == (already, HEAD)
+
+
+def test_a_time_limit_of_the_administrators_login_cuts_no_migration_off(empty_url: str) -> None:
+    """The finding: managed servers give that login one, and over many rows each migration ended at the same place, undone."""
+    limited = make_conninfo(empty_url, options="-c statement_timeout=1s")
+    with psycopg.connect(empty_url, autocommit=True) as holder, ThreadPoolExecutor(1) as thread:
+        holder.execute(f"select pg_advisory_lock({_LOCK})".encode())
+        try:
+            migrating = thread.submit(migrate, limited)
+            with pytest.raises(TimeoutError):
+                migrating.result(timeout=3)
+        finally:
+            holder.execute(f"select pg_advisory_unlock({_LOCK})".encode())
+        assert migrating.result() == (None, HEAD)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,7 +30,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.readiness import exposition
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, open_connection
 from sentinel.store.safety import MissingGrant, require_board
 from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.clock import set_clock, take_over
@@ -397,6 +398,21 @@ def test_a_console_that_may_not_act_as_the_board_s_role_says_so(fixtures: Fixtur
             require_board(url)
     finally:
         fixtures.admin.execute(sql.SQL("drop role {}").format(login))
+
+
+def test_what_the_board_may_read_is_looked_at_by_the_one_connection_that_is_checked(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: it had a second one, and a database that went away between the two ended the start in Python's words."""
+    opened: list[str] = []
+
+    def counted(conninfo: str) -> Any:
+        opened.append(conninfo)
+        return open_connection(conninfo)
+
+    monkeypatch.setattr("sentinel.store.safety.open_connection", counted)
+    require_board(program_url(fixtures.url, BOARD))
+    assert len(opened) == 1
 
 
 NIGHT = """

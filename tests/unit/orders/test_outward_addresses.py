@@ -196,7 +196,10 @@ def test_hosts_of_a_private_network_and_of_the_public_one_may_be_called_by_that_
     assert PRIVATE_CLIENT.fault(literal(address)) is None
 
 
-@pytest.mark.parametrize("host", ["collector", "siem.corp", "opa.monitoring.svc.cluster.local", "events.internal"])
+@pytest.mark.parametrize(
+    "host",
+    ["collector", "siem.corp", "opa.monitoring.svc.cluster.local", "events.internal", "log_collector", "opa_1.corp"],
+)
 def test_names_of_a_private_network_may_be_called_by_that_setting_where_they_lead_to_its_hosts(
     host: str, dialled: list[str]
 ) -> None:

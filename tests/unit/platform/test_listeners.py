@@ -61,3 +61,11 @@ def test_a_host_that_is_none_of_this_machine_is_named_and_not_its_port(host: str
         CannotServe, match=f"^{host} is not an address of this machine; change the host set beside PORT$"
     ):
         require_listeners(listener(host, free_port()))
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "http://127.0.0.1:7860"), ("::", "http://[::]:7860"), ("a.example", "http://a.example:7860")]
+)  # fmt: skip
+def test_an_address_is_shown_as_an_address(host: str, shown: str) -> None:
+    """The finding: the log said http://:::7860 of a listener on every address of an IPv6 machine."""
+    assert listener(host, 7860).url == shown

@@ -59,6 +59,27 @@ def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (1, f"Error: {drawn}: Is a directory\n")
 
 
+def test_so_it_is_where_standard_output_is_closed(tmp_path: Path) -> None:
+    drawn = tmp_path / "ledger-states.md"
+    drawn.mkdir()
+    done = run(">&-", "worker.cli", "states", "draw", "--folder", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"Error: {drawn}: Is a directory\n")
+
+
+SIDE_BY_SIDE = """
+from sentinel.platform.serving.process_group import run_side_by_side
+
+run_side_by_side([lambda: None, lambda: None])
+"""
+
+
+def test_servers_of_one_program_end_without_a_word_where_standard_output_is_closed() -> None:
+    """The finding: each ended in Python's words, and with 1, although it had been told to stop."""
+    line = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", SIDE_BY_SIDE]
+    done = subprocess.run(line, env=clean_env(), text=True, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (1, ""), "1: they ended by themselves"
+
+
 @pytest.mark.parametrize(("encoding", "shown"), [("latin-1", "\\u2026 and 1 more."), ("utf-8:strict", "… and 1 more.")])
 def test_a_character_that_the_terminal_does_not_have_is_escaped(tmp_path: Path, encoding: str, shown: str) -> None:
     rows = "".join(f"r{number},r{number},1,EUR\n" for number in range(11))

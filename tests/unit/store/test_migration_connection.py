@@ -1,4 +1,4 @@
-"""The connection of a migration, whose statements have no deadline."""
+"""The connections of a migration and of the doctor, whose statements may take any time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.core.errors import EngineUnavailable
+from sentinel.store.database import CONSOLE, with_role
 from sentinel.store.migrate import migrate
 
 
@@ -28,3 +29,11 @@ def test_a_migration_asks_whether_its_server_is_still_there(monkeypatch: pytest.
     assert [(one["keepalives_idle"], one["keepalives_interval"], one["keepalives_count"]) for one in opened] == [
         ("30", "10", "6"), ("300", "10", "6"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "idle"), [("", "30"), ("?keepalives_idle=300", "300")])
+def test_so_does_a_programs_or_the_doctors(more: str, idle: str) -> None:
+    """The finding: the doctor waited for two hours, and a firewall forgot a program's idle connections before their first use."""
+    made = conninfo_to_dict(with_role(f"postgresql://me@db.example/shop{more}", CONSOLE))
+    assert (made["keepalives_idle"], made["keepalives_interval"], made["keepalives_count"]) == (idle, "10", "6")
+    assert made["tcp_user_timeout"] == "90000"

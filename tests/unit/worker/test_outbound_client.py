@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import requests
@@ -91,6 +91,36 @@ def test_nobody_there_is_known_as_not_asked() -> None:
     with ScriptedServer().running() as gone:
         url = gone.url
     assert ask(url) == NoResponse(FailureKind.NOT_SENT)
+
+
+def test_an_address_that_leads_nowhere_leaves_time_for_the_others_of_its_name() -> None:
+    """The finding: it took the whole time, so that a server with a broken IPv6 address was never reached by the other one."""
+    now, given = [0.0], list[float]()
+
+    class Link:
+        def __init__(self, *_: Any) -> None:
+            self.seconds = 0.0
+
+        def settimeout(self, seconds: float) -> None:
+            self.seconds = seconds
+
+        def connect(self, address: str) -> None:
+            given.append(self.seconds)
+            if address == "nowhere":
+                now[0] += self.seconds
+                raise TimeoutError
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    def left() -> float:
+        if now[0] >= 6.0:
+            raise TimeoutError
+        return 6.0 - now[0]
+
+    targets = [(0, 0, 0, "", address) for address in ("nowhere", "nowhere", "here")]
+    link: Any = client.connect(targets, left, cast(Any, Link))
+    assert (given, link.seconds) == ([2.0, 2.0, 2.0], 2.0)
 
 
 @pytest.mark.parametrize(
