@@ -134,10 +134,8 @@ class AskAuthority:
         for context, answer in zip(contexts, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
             if context.encloses_start and isinstance(answer, transitions.FAILURES):
-                context.row = replace(
-                    context.row,
-                    may_be_started=context.row.may_be_started or not transitions.surely_not_started(answer),
-                )
+                may_be_started = context.row.may_be_started or answer.may_have_arrived
+                context.row = replace(context.row, may_be_started=may_be_started)
             context.answer = Stopped() if cut_off else answer
             if not isinstance(context.answer, Stopped):
                 context.last_answer = context.answer
