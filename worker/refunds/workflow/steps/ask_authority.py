@@ -120,12 +120,12 @@ class AskAuthority:
         if not new:
             return []
         try:
-            board = self._switch_cache.current()
+            switches = self._switch_cache.current()
         except (Unreachable, Rejected):
             return []  # the authority itself knows it
         return [
             each for each in new
-            if halts_cover(board, agent_id=each.row.agent_id, action=each.row.action, scenario=each.row.scenario)
+            if halts_cover(switches, agent_id=each.row.agent_id, action=each.row.action, scenario=each.row.scenario)
         ]  # fmt: skip
 
     def _ask_all(self, contexts: Sequence[RunContext]) -> None:
