@@ -18,7 +18,9 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.hosts import is_loopback
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
+    ADDRESS_CONNECTIONS_HELP,
     BEHIND_TLS,
+    CONNECTIONS_HELP,
     HEALTH_HELP,
     LOG_LEVEL_HELP,
     LOG_LEVELS,
@@ -32,9 +34,6 @@ from sentinel.platform.settings import (
     setting,
 )
 from sentinel.store.database import CONSOLE, POOLER, POOLER_HELP, POOLERS, PUBLIC
-
-_MOST = "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start."
-_MOST_OF_ADDRESS = "Connections per process from one address (IPv6: from one /64 network); not applied behind trusted proxies, whose clients share one address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,10 @@ class ConsoleSettings:
     board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0)
     processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
     threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at the same time.", 24)
-    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", _MOST, 1000)
-    max_connections_per_address: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 200)
+    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", CONNECTIONS_HELP, 1000)
+    max_connections_per_address: int = setting(
+        "SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200
+    )
     board_host: str = setting(
         "SENTINEL_BOARD_HOST", "Address the public board and the confirm page listen on.", "127.0.0.1"
     )
@@ -105,10 +106,10 @@ class ConsoleSettings:
     board_threads: int = setting(
         "SENTINEL_BOARD_THREADS", "Threads per process of the public board; a viewer of the live stream takes none.", 24
     )
-    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", _MOST, 2000)
+    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000)
     board_max_connections_per_address: int = setting(
         "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS",
-        f"{_MOST_OF_ADDRESS} The same limit applies to the live streams of one client's address, also behind trusted proxies.",
+        f"{ADDRESS_CONNECTIONS_HELP} The same limit applies to the live streams of one client's address, also behind trusted proxies.",
         100,
     )
     pool_size: int = setting(

@@ -24,6 +24,7 @@ REMEMBERED_SECONDS = 2.0
 _NO_SUCH_ROUTE = (404, 405)
 """Statuses that an authority never gives for this route."""
 GUARD_SCOPE = "guard"
+NO_TENANT = "no tenant yet: create one first, or set SENTINEL_TENANT_ID"
 _LABEL = "select refunds.tenant_label(%(tenant_id)s)"
 
 

@@ -37,10 +37,10 @@ class SwitchCache:
             return error  # cached too: every waiting thread would otherwise wait for its own timeout
 
 
-def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
+def halts_cover(switches: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
     """Whether a halt in force covers this action; only the authority's own check counts."""
     targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
-    for halt in board.halts:
+    for halt in switches.halts:
         if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:
             return True
         if halt.scope == "action" and _names(halt.target, action):

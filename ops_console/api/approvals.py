@@ -36,13 +36,13 @@ from sentinel.authority.approvals import (
     REJECT,
     ApprovalRow,
     earlier_votes,
-    find_approval,
+    known_approval,
     resolve_approval,
     votes,
 )
 from sentinel.authority.protected_changes import change_text, outcome_text
 from sentinel.authority.reasons import reason_text
-from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
@@ -94,9 +94,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_approval(approval_id: str) -> Response:
         wanted, tenant_id = path_id(approval_id, "approval"), actor().tenant_id
-        row = find_approval(context.pool, tenant_id, wanted)
-        if row is None:
-            raise NotFound("there is no approval with this id")
+        row = known_approval(context.pool, tenant_id, wanted)
         earlier = {"earlier_votes": earlier_votes(context.pool, tenant_id, wanted)} if row.follows else {}
         return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 

@@ -127,10 +127,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented("One order: its status, the reasons, and what was done", responses={200: ("The order.", OrderViewSchema())},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_order(source: str, order_id: str) -> Response:
-        tenant_id = actor().tenant_id
-        row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
-        if row is None:
-            raise NotFound("there is no order with this id")
+        tenant_id, row = actor().tenant_id, known_order(context, source, order_id)
         return json_response({
             **order_view(row, context.inspector.in_force(context.pool)),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
@@ -187,6 +184,14 @@ def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str)
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))
+
+
+def known_order(context: ConsoleContext, source: str, order_id: str) -> order_views.OrderRow:
+    """Return the order that a path names. Raises `NotFound`."""
+    row = order_views.find_order(context.pool, actor().tenant_id, *checked_order_name(source, order_id))
+    if row is None:
+        raise NotFound("there is no order with this id")
+    return row
 
 
 def checked_order_name(source: str, order_id: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from ops_console.api.rendering import path_id
 from ops_console.api.request_schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
 from ops_console.context import ConsoleContext
-from ops_console.identity import actor, must_set_up_second_factor
+from ops_console.identity import ACCOUNT_PAGE, actor, must_set_up_second_factor
 from ops_console.pages import shell
 from ops_console.pages.sign_in import own_address
 from ops_console.pages.step_up import needs_proof, prove
@@ -32,8 +32,7 @@ from sentinel.core.wording import counted
 from sentinel.platform.http.bodies import StrictSchema, Text, load
 from sentinel.store.queries import database_time
 
-ADDRESS = "/ops/account"
-SECOND_FACTOR = f"{ADDRESS}/second-factor"
+SECOND_FACTOR = f"{ACCOUNT_PAGE}/second-factor"
 MOST_TOKENS = 50
 """How many tokens in use, and how many revoked or expired ones, the page lists, the newest; a program may make one each time it runs."""
 
@@ -135,7 +134,7 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
             )
             return "From now on, signing in asks for a code."
 
-        return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ADDRESS)
+        return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ACCOUNT_PAGE)
 
     @pages.post("/account/second-factor/remove")
     @shell.shows(again("second-factor"))
@@ -154,7 +153,7 @@ def _again(context: ConsoleContext, about: str) -> shell.Again:
 
 
 def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response:
-    return shell.attempt(context, do, again=lambda told: _page(context, told, about), then=ADDRESS)
+    return shell.attempt(context, do, again=lambda told: _page(context, told, about), then=ACCOUNT_PAGE)
 
 
 def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
@@ -255,7 +254,7 @@ def _make_token(context: ConsoleContext) -> Response:
     except SentinelError as error:
         return _page(context, shell.refused(error), "tokens")
     return shell.page(context, "shown_once.html", title="Token created", secret=issued.token, what="token",
-                      about=f"It ends in {counted(given['expires_days'], 'day')} and can do what you can", back=ADDRESS)  # fmt: skip
+                      about=f"It ends in {counted(given['expires_days'], 'day')} and can do what you can", back=ACCOUNT_PAGE)  # fmt: skip
 
 
 def _revoke(context: ConsoleContext, token_id: str) -> str:

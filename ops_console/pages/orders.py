@@ -11,7 +11,7 @@ from typing import Any
 from flask import Blueprint, Response, request, url_for
 
 from ops_console import metrics
-from ops_console.api.orders import checked_order_name, offers
+from ops_console.api.orders import checked_order_name, known_order, offers
 from ops_console.api.rendering import cursor_out, id_cursor_in
 from ops_console.api.request_schemas import OrderVoteSchema
 from ops_console.context import ConsoleContext
@@ -27,7 +27,7 @@ from ops_console.read_models import order_search, order_views
 from ops_console.read_models.events import events_of
 from ops_console.read_models.order_views import budget_of_order
 from ops_console.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
-from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import load
 from sentinel.store.queries import database_time
 
@@ -166,10 +166,7 @@ def _say(context: ConsoleContext, source: str, order_id: str) -> str:
 
 
 def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.FormRefusal | None = None) -> Response:
-    tenant_id = actor().tenant_id
-    row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
-    if row is None:
-        raise NotFound("there is no order with this id")
+    tenant_id, row = actor().tenant_id, known_order(context, source, order_id)
     changes = order_views.events_of(context.pool, tenant_id, row.review_id)
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)

@@ -251,7 +251,7 @@ def pending_page(
 
 def page_for_reader(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
-    agent_id: str | None = None,
+    agent_id: str | None,
 ) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
     """Return those of the next `MOST_LOOKED` pending approvals after `after` that the reader may vote on and has not.
 

@@ -211,6 +211,14 @@ def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> A
     return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
+def known_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ApprovalRow:
+    """Return the tenant's approval with that id. Raises `NotFound`."""
+    found = find_approval(pool, tenant_id, approval_id)
+    if found is None:
+        raise NotFound("there is no approval with this id")
+    return found
+
+
 def find_approval_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> ApprovalRow | None:
     """Return the latest approval of an operation of the tenant, or None."""
     return one_row(pool, ApprovalRow, FIND_APPROVAL_OF, {"tenant_id": tenant_id, "operation_id": operation_id})

@@ -41,11 +41,8 @@ log = structlog.get_logger("sentinel.checkpoint")
 class Checkpointer:
     """Appends checkpoints each minute and logs them. Each failure is counted by `count_failure`; equal ones are logged once."""
 
-    def __init__(
-        self, path: Path, *, every_seconds: float = EVERY_SECONDS, count_failure: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, path: Path, *, count_failure: Callable[[], None] = lambda: None) -> None:
         self._file = CheckpointFile(path)
-        self._every = every_seconds
         self._count_failure = count_failure
         self._due = 0.0
         self._failing = ""
@@ -57,7 +54,7 @@ class Checkpointer:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + self._every
+        self._due = now + EVERY_SECONDS
         try:
             written, broken = self._file.append_some(pool, seconds=ROUND_SECONDS)
         except OSError as error:

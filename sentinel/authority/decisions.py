@@ -154,10 +154,6 @@ REPORT_OUTCOMES: BatchStatement[Row, Receipt] = BatchStatement(
 )  # fmt: skip
 
 
-def _json(value: Any) -> Jsonb:
-    return Jsonb(value, dumps=orjson.dumps)
-
-
 def record_decisions(
     pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> Sequence[Recorded]:
@@ -200,25 +196,19 @@ async def commit_reports(
     """
     receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds, executed)
     return [
-        await asyncio.to_thread(_contradiction_or_error, pool, row, receipt) if _contradicts(receipt) else receipt
+        await asyncio.to_thread(_contradiction_or_error, pool, row, receipt.seq)
+        if receipt.result == "resolved_not_executed"
+        else receipt
         for row, receipt in zip(rows, receipts, strict=True)
     ]
 
 
-def _contradiction_or_error(pool: Pool, row: Row, receipt: Receipt) -> Receipt | Exception:
+def _contradiction_or_error(pool: Pool, row: Row, seq: int) -> Receipt | Exception:
     try:
-        return _record_contradiction(pool, row, receipt.seq)
+        fields = {"seq": seq, "ask": Jsonb(row, dumps=orjson.dumps), "halt_id": new_id(), "halt_event_id": new_id()}
+        return _receipt(pool, RECORD_CONTRADICTION, fields)
     except Exception as error:
         return error
-
-
-def _contradicts(receipt: Receipt) -> bool:
-    return receipt.result == "resolved_not_executed"
-
-
-def _record_contradiction(pool: Pool, row: Mapping[str, Any], seq: int) -> Receipt:
-    fields = {"seq": seq, "ask": _json(row), "halt_id": new_id(), "halt_event_id": new_id()}
-    return _receipt(pool, RECORD_CONTRADICTION, fields)
 
 
 def record_check_report(pool: Pool, **fields: Any) -> Receipt:

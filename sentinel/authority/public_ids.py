@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sentinel.authority import feed
 from sentinel.core.errors import NotFound, TryLater
-from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id, public_id_generators
+from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id
 from sentinel.core.publication import DecisionRecord, public_ids_of
 from sentinel.store.database import Pool
 from sentinel.store.ids import event_of_proof, proof_id_of
@@ -126,7 +126,7 @@ class PublicIdMatch:
 def load_public_id_generators(pool: Pool, secrets: Sequence[str]) -> list[PublicIdGenerator]:
     """Return one generator per secret, of which the first makes new ids, and one for the stored secret, which made the
     ids while none was configured."""
-    return public_id_generators([*secrets, stored_secret(pool)])
+    return [PublicIdGenerator(secret) for secret in (*secrets, stored_secret(pool))]
 
 
 def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *, seconds: float = 2.0) -> bool:

@@ -15,6 +15,7 @@ from marshmallow.validate import Length, OneOf, Range
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
     BEHIND_TLS,
+    CONNECTIONS_HELP,
     HEALTH_HELP,
     LOG_LEVEL_HELP,
     LOG_LEVELS,
@@ -63,11 +64,7 @@ class Settings:
         1,
     )
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for requests other than decisions.", 24)
-    max_connections: int = setting(
-        "SENTINEL_MAX_CONNECTIONS",
-        "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start.",
-        4000,
-    )
+    max_connections: int = setting("SENTINEL_MAX_CONNECTIONS", CONNECTIONS_HELP, 4000)
     max_connections_per_address: int = setting(
         "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
         "Connections per process from one address (IPv6: from one /64 network). Behind a proxy, which is one address, set it to SENTINEL_MAX_CONNECTIONS.",

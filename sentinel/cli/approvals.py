@@ -20,7 +20,7 @@ from sentinel.authority.approvals import (
     REJECT,
     ApprovalRow,
     earlier_votes,
-    find_approval,
+    known_approval,
     resolve_approval,
     votes,
 )
@@ -121,9 +121,7 @@ def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
     """Show one approval with its votes, also those on earlier approvals of the same operation."""
     with open_pool() as pool:
         tenant_id, wanted = tenant_of(pool, tenant), as_uuid(approval_id, "ID")
-        row = find_approval(pool, tenant_id, wanted)
-        if row is None:
-            raise NotFound("there is no approval with this id")
+        row = known_approval(pool, tenant_id, wanted)
         said, before = votes(pool, tenant_id, wanted), earlier_votes(pool, tenant_id, wanted)
     lines = [f"{name}: {_text(value)}" for name, value in asdict(_table_row(row)).items()]
     if row.change:
@@ -163,9 +161,7 @@ def _decide(
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         wanted = as_uuid(approval_id, "ID")
-        row = find_approval(pool, actor.tenant_id, wanted)
-        if row is None:
-            raise NotFound("there is no approval with this id")
+        row = known_approval(pool, actor.tenant_id, wanted)
         # Without --digest the vote is bound to the digest that is printed afterwards.
         bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)

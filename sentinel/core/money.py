@@ -32,6 +32,7 @@ DIGITS: dict[str, int] = {
     **dict.fromkeys(_THREE.split(), 3),
 }
 """ISO 4217 minor-unit digits of the currencies we know; any other code is refused."""
+CURRENCY_RULE = "must be an ISO 4217 code in capital letters"
 
 _MOST_PLACES = 30
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,15})(?:\.([0-9]{1,6}))?")
@@ -56,7 +57,7 @@ def parse_money(value: Any, currency: Any, *, field: str = "amount") -> Money:
     or a plain decimal string; a bool, a float, a sign, an exponent or a foreign digit is refused.
     """
     if not isinstance(currency, str) or currency not in DIGITS:
-        raise InvalidInput.of(f"{field}.currency", "must be an ISO 4217 code in capital letters")
+        raise InvalidInput.of(f"{field}.currency", CURRENCY_RULE)
     minor = _minor_units(value, DIGITS[currency], field)
     if not 0 < minor <= MAX_MINOR:
         raise InvalidInput.of(f"{field}.value", f"must be more than 0 and at most {MAX_MINOR} minor units")

@@ -10,7 +10,6 @@ import base64
 import hmac
 import re
 import uuid
-from collections.abc import Sequence
 from enum import StrEnum
 
 DIGITS = 16
@@ -50,8 +49,3 @@ class PublicIdGenerator:
         message = kind.encode() + b"\0" + tenant_id.bytes + value.encode()
         digest = hmac.digest(self._key, message, "sha256")
         return f"{kind}_{base64.b32encode(digest[: DIGITS * 5 // 8]).decode().lower()}"
-
-
-def public_id_generators(secrets: Sequence[str]) -> list[PublicIdGenerator]:
-    """A generator per secret, in order: the first mints, the others recognise older ids."""
-    return [PublicIdGenerator(secret) for secret in secrets]

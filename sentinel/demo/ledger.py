@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 
+from sentinel.core.proof import REDACTION
+
 _ENTERED = "select ledger_entry_id from refunds.ledger_entries where tenant_id = %s and ledger_entry_id = any(%s)"
 
 
@@ -73,7 +75,7 @@ def ledger_row(
             "customer_attempts_24h": 1,
             **risk,
         },
-        "redaction_status": "customer data hidden",
+        "redaction_status": REDACTION,
         "days_ago": days_ago,
     }
     extra = {"account_ref": account, "reason": reason}

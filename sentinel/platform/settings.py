@@ -164,6 +164,8 @@ LOG_LEVEL_HELP = "debug, info, warning or error."
 HEALTH_HELP = (
     "Separate port for /healthz, /readyz and /metrics, which the public must not reach; with 0 there is no /metrics."
 )
+CONNECTIONS_HELP = "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start."
+ADDRESS_CONNECTIONS_HELP = "Connections per process from one address (IPv6: from one /64 network); not applied behind trusted proxies, whose clients share one address."
 BEHIND_TLS = (
     "1: every request reaches this program over TLS, so every answer carries Strict-Transport-Security (one year)."
 )

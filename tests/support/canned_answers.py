@@ -58,8 +58,8 @@ class CannedAsked(Asked):
 class CannedServer:
     """As `ScriptedServer`, but whoever asks `url` is answered in the process: for what answers mean."""
 
-    def __init__(self, url: str = PLACE) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = PLACE
         self.script: Script = lambda asked: asked.answer(500, b"")
         self.asked: list[Asked] = []
 

@@ -152,7 +152,7 @@ def execute(fixtures: LedgerFixtures, row: LedgerRow) -> None:
 
 
 def until_settled(
-    fixtures: LedgerFixtures, saga: Any, row: LedgerRow, *, claims: int = 3
+    fixtures: LedgerFixtures, saga: Any, row: LedgerRow, *, claims: int
 ) -> tuple[EffectResult, LedgerRow]:
     """Settle, and while nobody knows, let the next worker take the row and go on."""
     answer = saga.settle(row, row.start_id)

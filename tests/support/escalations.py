@@ -42,10 +42,10 @@ def by_hand(
     )  # fmt: skip
 
 
-def small_body(scenario: str = "fee", value: str = "8.00", **over: Any) -> Body:
+def small_body() -> Body:
     """A guard request that the small refund policy allows."""
-    more = {"channel": "private", "scenario": scenario, "order": {"paid": {"value": "100.00", "currency": "USD"}}}
-    return guard_body(value=value, action=f"refund.small.{scenario}", params={**more, **over.pop("params", {})}, **over)
+    params = {"channel": "private", "scenario": "fee", "order": {"paid": {"value": "100.00", "currency": "USD"}}}
+    return guard_body(value="8.00", action="refund.small.fee", params=params)
 
 
 def status(answer: Body) -> tuple[str, str, str]:

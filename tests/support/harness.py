@@ -159,16 +159,11 @@ def actor(fixtures: Fixtures, role: str) -> Actor:
 
 
 def decide(
-    fixtures: Fixtures,
-    approval_id: Any,
-    verdict: str = "approve",
-    *,
-    role: str = "approver",
-    reason: str = "looked at it",
+    fixtures: Fixtures, approval_id: Any, verdict: str = "approve", *, role: str = "approver"
 ) -> ApprovalResolution:
     """A person's vote on an approval."""
     return resolve_approval(
-        fixtures.console_pool, actor(fixtures, role), uuid.UUID(str(approval_id)), verdict=verdict, reason=reason,
+        fixtures.console_pool, actor(fixtures, role), uuid.UUID(str(approval_id)), verdict=verdict, reason="looked at it",
         digest=digest_of(fixtures, approval_id),
     )  # fmt: skip
 

@@ -68,9 +68,9 @@ class Viewer:
         elif message.get("body"):
             self._came.put(message["body"])
 
-    def stick(self, is_stuck: bool = True) -> None:
-        """Take nothing any more, or again."""
-        self._loop.call_soon_threadsafe(self._takes.clear if is_stuck else self._takes.set)
+    def stick(self) -> None:
+        """Take nothing any more."""
+        self._loop.call_soon_threadsafe(self._takes.clear)
 
     def recv(self, seconds: float = 60.0) -> bytes:
         """What came next; empty once the answer is over. Raises `queue.Empty`, or what the handler raised."""

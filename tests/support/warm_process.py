@@ -105,7 +105,7 @@ def run_warm_line(
     *,
     env: Mapping[str, str],
     stdin: str = "",
-    timeout: float = 150,
+    timeout: float,
     imported: tuple[str, ...] = IMPORTED,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line that `WarmProcess` takes to its end, as `subprocess.run` with its output captured."""

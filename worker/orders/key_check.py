@@ -17,7 +17,7 @@ from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from sentinel.store.queries import call_with_retry
-from worker.key_check import GUARD_SCOPE, KeyCheck, KeyFaultKind, tenant_label
+from worker.key_check import GUARD_SCOPE, NO_TENANT, KeyCheck, KeyFaultKind, tenant_label
 from worker.orders.order import AGENT_ID
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import DEFAULT_TENANT
@@ -69,5 +69,5 @@ def required_default_tenant(pool: Pool) -> uuid.UUID:
 
     tenant_id = call_with_retry(pool, call)
     if tenant_id is None:
-        raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+        raise UnsafeConfiguration(NO_TENANT)
     return tenant_id

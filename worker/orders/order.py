@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.moments import moment_of
-from sentinel.core.money import DIGITS, Money, parse_money
+from sentinel.core.money import CURRENCY_RULE, DIGITS, Money, parse_money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 
 # The values.
@@ -442,7 +442,7 @@ class _Reader:
         if value is None:
             raise InvalidInput.of(where, "must be the order's amount; it is missing")
         if not isinstance(currency, str) or currency not in DIGITS:
-            raise InvalidInput.of(currency_at, "must be an ISO 4217 code in capital letters")
+            raise InvalidInput.of(currency_at, CURRENCY_RULE)
         exact = _exact(value, DIGITS[currency])
         # A gift or a full discount is a valid order; `parse_money` refuses zero, as the authority takes no such amount.
         if _is_zero(exact):

@@ -360,7 +360,9 @@ class OrderProcessor(OrderSteps):
                 return
             for step in dict.fromkeys(step for step, _ in under_way):
                 _step(step, [run for its, run in under_way if its == step])
-        _step(_too_many_rounds, [run for run in runs if run.goes_on])
+        for run in runs:
+            if run.goes_on:
+                run.fail(TryLater("the order did not leave a loop of steps"))
 
     def _next(self, run: OrderRun) -> Callable[[list[OrderRun]], None]:
         """The step that an order needs next."""
@@ -387,10 +389,6 @@ def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
         for run in runs:
             if run.goes_on:
                 run.fail(error)
-
-
-def _too_many_rounds(_: list[OrderRun]) -> None:
-    raise TryLater("the order did not leave a loop of steps")
 
 
 Done = Callable[[OrderRun], None]

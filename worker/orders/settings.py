@@ -18,7 +18,9 @@ from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
+    ADDRESS_CONNECTIONS_HELP,
     BEHIND_TLS,
+    CONNECTIONS_HELP,
     HEALTH_HELP,
     LOG_LEVEL_HELP,
     LOG_LEVELS,
@@ -68,15 +70,9 @@ class OrderReviewSettings:
     )
     health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
     health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
-    max_connections: int = setting(
-        "SENTINEL_ORDERS_MAX_CONNECTIONS",
-        "Connections per process; at the limit, a waiting connection is closed for a new one. Each connection takes an open file; the limit of open files is raised at start.",
-        2000,
-    )
+    max_connections: int = setting("SENTINEL_ORDERS_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000)
     max_connections_per_address: int = setting(
-        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
-        "Connections per process from one address (IPv6: from one /64 network); not applied behind trusted proxies, whose clients share one address.",
-        200,
+        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200
     )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
     trusted_proxies: int = setting(

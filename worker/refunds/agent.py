@@ -228,14 +228,9 @@ class Agent:
     ) -> None:  # fmt: skip
         self._tracing, self._only_agent = tracing, only_agent
         self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
-        self._worker_pool, self._reporter, self._processor, self._periodic_tasks = (
-            worker_pool,
-            reporter,
-            processor,
-            periodic_tasks,
-        )
-        self._stopping = stopping
-        self._breaker = CircuitBreaker(settings.backoff_seconds, settings.backoff_max_seconds)
+        self._worker_pool, self._reporter, self._processor = worker_pool, reporter, processor
+        self._periodic_tasks, self._stopping = periodic_tasks, stopping
+        self._circuit_breaker = CircuitBreaker(settings.backoff_seconds, settings.backoff_max_seconds)
         self._leases = LeaseKeeper(ledger, settings.heartbeat_seconds)
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
@@ -245,14 +240,14 @@ class Agent:
     @property
     def reaches_authority(self) -> bool:
         """Whether the authority answered the last call."""
-        return self._breaker.is_closed
+        return self._circuit_breaker.is_closed
 
     def request_stop(self) -> None:
         """Finish the rows in progress and end; safe in a signal handler."""
         self._stopping.set()
-        breaker = threading.Timer(_FINISH_SECONDS, self._client.abort)
-        breaker.daemon = True
-        breaker.start()
+        abort = threading.Timer(_FINISH_SECONDS, self._client.abort)
+        abort.daemon = True
+        abort.start()
 
     # Once
 
@@ -336,11 +331,11 @@ class Agent:
                 self._stopping.wait(self._settings.poll_seconds)
 
     def _process_one_batch(self, budget: RowLimit) -> bool:
-        with budget.lend(self._breaker.claimable(self._settings.batch)) as lent:
+        with budget.lend(self._circuit_breaker.claimable(self._settings.batch)) as lent:
             rows = self._ledger.claim(lent.rows, None, self._only_agent()) if lent.rows else []
             batch = self._process(rows) if rows else BatchResult([])
             lent.done = len(rows)
-        if lent.rows and not self._breaker.is_closed and not (batch.answered or batch.unanswered):
+        if lent.rows and not self._circuit_breaker.is_closed and not (batch.answered or batch.unanswered):
             self._probe()
         return bool(rows)
 
@@ -351,7 +346,7 @@ class Agent:
         except (Unreachable, Rejected) as error:
             # A key without the scope for it is an answer of the authority all the same.
             if not is_refused_alone(error):
-                self._breaker.note(answered=0, unanswered=1, detail=error.detail)
+                self._circuit_breaker.note(answered=0, unanswered=1, detail=error.detail)
                 return
         self._record_answers(answered=1, unanswered=0, detail=None)
 
@@ -362,11 +357,11 @@ class Agent:
         looked, untaken = float("-inf"), None
         while not self._stopping.is_set() and not budget.is_spent:
             try:
-                status = "running" if self._breaker.is_closed else "authority_unreachable"
+                status = "running" if self._circuit_breaker.is_closed else "authority_unreachable"
                 if status != shown_as or time.monotonic() - shown >= _SHOW_SECONDS:
                     self._publish_status(status)
                     shown, shown_as = time.monotonic(), status
-                if self._breaker.is_closed:
+                if self._circuit_breaker.is_closed:
                     self._poll_approvals()
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
                         self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
@@ -447,7 +442,7 @@ class Agent:
 
     def _record_answers(self, *, answered: int, unanswered: int, detail: str | None) -> None:
         """Record the results of some calls; when the authority is back, wake the rows that waited for it."""
-        if self._breaker.note(answered=answered, unanswered=unanswered, detail=detail):
+        if self._circuit_breaker.note(answered=answered, unanswered=unanswered, detail=detail):
             self._ledger.wake_put_off(_WAKE_WITHIN_SECONDS)
 
     def _wake_if_answered(self) -> None:
@@ -469,7 +464,7 @@ class Agent:
         if self._not_fetched is not None and self._not_fetched != before:
             _log.warning("%s", self._not_fetched)
         if error is not None and not is_refused_alone(error):
-            self._breaker.note(answered=0, unanswered=1, detail=self._not_fetched)
+            self._circuit_breaker.note(answered=0, unanswered=1, detail=self._not_fetched)
 
     def _fetch_approvals(self) -> Unreachable | Rejected | None:
         """Wake the rows whose approval was decided; returns why the decisions could not be fetched, or None."""

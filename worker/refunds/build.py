@@ -28,7 +28,7 @@ from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.failpoints import Failpoints
 from worker.images import InvalidLabels, InvalidRecogniser, recogniser_from
-from worker.key_check import KeyCheck, KeyFaultKind, tenant_label
+from worker.key_check import NO_TENANT, KeyCheck, KeyFaultKind, tenant_label
 from worker.notify import Messenger, notifier_from
 from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
@@ -68,7 +68,7 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
         try:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:
-                raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+                raise UnsafeConfiguration(NO_TENANT)
             yield Ledger(
                 pool, tenant_id, worker_id=_worker_id(), lease_seconds=settings.lease_seconds,
                 act_seconds=settings.act_seconds,

@@ -21,6 +21,9 @@ from worker.refunds.ledger import Ledger, LedgerUnavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+AT_ONCE = 64
+"""Rows per call to the authority: the most that it accepts."""
+
 
 class WorkerPool:
     """`size` threads, shared by all batches."""
@@ -55,7 +58,7 @@ class WorkerPool:
         self,
         call: Callable[[Sequence[Item]], Sequence[Result]],
         items: Sequence[Item],
-        size: int,
+        size: int = AT_ONCE,
         alone: Callable[[Item], bool] = lambda item: False,
     ) -> list[Result]:
         """`call` for the items in chunks of at most `size`, several at a time; all results in order.

@@ -17,7 +17,7 @@ from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.moments import moment_of
-from sentinel.core.money import DIGITS, parse_money
+from sentinel.core.money import CURRENCY_RULE, DIGITS, parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.policy.errors import nearest
 from worker.images import MAX_IMAGE_BYTES, ImageRefused, ProofImage, proof_image
@@ -128,7 +128,7 @@ class _Fields:
             raise InvalidInput.of("currency", "is required")
         found = self.text("currency", 3) or ""
         if found not in DIGITS:
-            raise InvalidInput.of("currency", "must be an ISO 4217 code in capital letters")
+            raise InvalidInput.of("currency", CURRENCY_RULE)
         return found
 
     def text(self, field: str, most: int) -> str | None:

@@ -17,6 +17,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.moments import moment_of
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
+from sentinel.core.proof import REDACTION
 from sentinel.core.strict_json import STRICT, strict_json
 from sentinel.platform.http.bodies import check_depth, check_unicode
 from sentinel.policy.errors import nearest
@@ -28,7 +29,6 @@ FIELDS = frozenset(
     {"ledger_entry_id", "refund_id", "agent_id", "action", "status", "amount", "idempotency_key", "channel", "scenario",
      "account_ref", "source", "order_ref", "requested_at", "reason", "risk", "redaction_status", "mode", "language", "contact"}
 )  # fmt: skip
-_HIDDEN = "customer data hidden"
 _MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
 _ROW = re.compile(r"[^\s,]")
@@ -90,7 +90,7 @@ def parse_row(found: Any, agent_id: str = DEFAULT_AGENT) -> NewRow:
     entry_id = _identifier(given, "ledger_entry_id", _MAX_ENTRY_ID)
     _constant(given, "status", "NEW")
     _constant(given, "idempotency_key", f"refund:{entry_id}")
-    _constant(given, "redaction_status", _HIDDEN)
+    _constant(given, "redaction_status", REDACTION)
     amount = _amount(given)
     return NewRow(
         ledger_entry_id=entry_id,

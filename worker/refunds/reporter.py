@@ -21,9 +21,6 @@ from worker.refunds.workflow.routes import Routes
 _log = logging.getLogger("worker")
 
 SWEEP = 128
-AT_ONCE = 64
-"""Reports per call to the authority."""
-
 Failure = tuple[str, float | None]
 
 
@@ -41,7 +38,7 @@ class Reporter:
         """Send reports and mark the received ones as acknowledged; returns how many. Failed ones stay in the outbox."""
         failures = {
             report.outbox_id: failure
-            for report, failure in zip(reports, self._worker_pool.map_chunks(self._send, reports, AT_ONCE), strict=True)
+            for report, failure in zip(reports, self._worker_pool.map_chunks(self._send, reports), strict=True)
             if failure is not None
         }
         received = [report.outbox_id for report in reports if report.outbox_id not in failures]

@@ -233,11 +233,6 @@ def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | Re
     return replace(event, not_started=True)
 
 
-def surely_not_started(error: Unreachable | Rejected) -> bool:
-    """Whether a failed question that enclosed its start surely started nothing: each attempt was refused, or not received."""
-    return not error.may_have_arrived
-
-
 def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:
     """Retry later without counting an attempt; the pause grows with the number of consecutive waits."""
     pause = retry_policy.pause_seconds(row.waits, at_least)

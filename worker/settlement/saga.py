@@ -130,10 +130,7 @@ class Saga:
             return EffectRefused("never tried")
         if record.state is _S.DONE:
             return Settled(record.system_reference or "")
-        found = is_there(system, record.reference)
-        if isinstance(found, EffectRefused) and record.quiet_seconds < self._in_flight_seconds:
-            return NoAnswer("not there, but may still be on its way")
-        return found
+        return _look(system, record.reference, record, self._in_flight_seconds)
 
     def _plan(self, reference: uuid.UUID) -> list[tuple[SettlementSystem, PlannedEffect]]:
         return self._numbered(self._recorded, reference, first=1)
@@ -159,6 +156,16 @@ class Saga:
 def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
     """The idempotency key of one effect towards its system: the operation's reference for the first, derived from it for others."""
     return reference if effect_number == 1 else uuid.uuid5(reference, f"effect {effect_number}")
+
+
+def _look(
+    system: SettlementSystem, reference: uuid.UUID, record: EffectRecord, in_flight_seconds: float
+) -> EffectResult:
+    """Look whether an effect is there; "not there" while a call for it may be in flight is `NoAnswer`."""
+    found = is_there(system, reference)
+    if isinstance(found, EffectRefused) and record.quiet_seconds < in_flight_seconds:
+        return NoAnswer("not there, but may still be on its way")
+    return found
 
 
 def _why(trouble: EffectRefused | NoAnswer) -> str:
@@ -221,23 +228,16 @@ class _Run:
             return EffectRefused("never tried, or taken back")
         if record.state is _S.DONE:
             return Settled(record.system_reference or "")
-        found = is_there(system, planned.reference)
-        if isinstance(found, EffectRefused) and record.quiet_seconds < self._in_flight_seconds:
-            found = NoAnswer("not there, but may still be on its way")
-        return self._write(planned, found)
+        return self._write(planned, _look(system, planned.reference, record, self._in_flight_seconds))
 
     def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
         """Carry out one effect, continuing from its recorded state."""
         if record is not None and record.state is _S.DONE:
             return Settled(record.system_reference or "")
         if record is not None:
-            found = is_there(system, planned.reference)
-            if isinstance(found, Settled):
+            found = _look(system, planned.reference, record, self._in_flight_seconds)
+            if not isinstance(found, EffectRefused):
                 return self._write(planned, found)
-            if isinstance(found, NoAnswer):
-                return self._write(planned, found)
-            if record.quiet_seconds < self._in_flight_seconds:
-                return self._write(planned, NoAnswer("not there, but may still be on its way"))
         if not self._record.intend(self._row, planned):
             return _LOST
         return self._write(planned, try_once(system, self._row, planned.reference))

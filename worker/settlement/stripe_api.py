@@ -24,7 +24,7 @@ _NOT_NOW = frozenset(
 """Error codes of temporary refusals: a later attempt may succeed."""
 
 
-def result_of_error(status: int | None, code: str | None, body: object = None) -> EffectRefused | NoAnswer:
+def result_of_error(status: int | None, code: str | None, body: object) -> EffectRefused | NoAnswer:
     """Map an error of Stripe to a final refusal, or to no answer where a later attempt may succeed.
 
     400, 402 and 404 with Stripe's own error object refuse the effect, except for codes of `_NOT_NOW` and for a key that

@@ -176,10 +176,8 @@ def _in_batch(answer: EdgeResponse) -> dict[str, Any]:
     return {"status": answer.status, **replayed, "body": orjson.Fragment(answer.body)}
 
 
-def batch_documentation(
-    single: Documentation, *, problems: Sequence[int], security: Sequence[dict[str, list[str]]]
-) -> Documentation:
-    """Return the documentation of the batch form of a route with this documentation."""
+def batch_documentation(single: Documentation, *, problems: Sequence[int]) -> Documentation:
+    """Return the documentation of the batch form of a route with this documentation; `problems` are those of the batch as a whole."""
     _, answered = single.responses[200]
     answer = {
         "type": "object",
@@ -208,5 +206,5 @@ def batch_documentation(
             )
         },
         problems=problems,
-        security=security,
+        security=single.security,
     )  # fmt: skip

@@ -91,6 +91,4 @@ DOCUMENTATION = {
         security=SECURITY,
     ),
 }  # fmt: skip
-DOCUMENTATION["/action/check/batch"] = batch_documentation(
-    DOCUMENTATION["/action/check"], problems=PROBLEMS, security=SECURITY
-)
+DOCUMENTATION["/action/check/batch"] = batch_documentation(DOCUMENTATION["/action/check"], problems=PROBLEMS)

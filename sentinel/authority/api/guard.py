@@ -368,8 +368,7 @@ DOCUMENTATION = {
     ),
 }  # fmt: skip
 DOCUMENTATION |= {
-    f"{path}/batch": batch_documentation(told, problems=PROBLEMS, security=SECURITY)
-    for path, told in tuple(DOCUMENTATION.items())
+    f"{path}/batch": batch_documentation(told, problems=PROBLEMS) for path, told in tuple(DOCUMENTATION.items())
 }
 
 

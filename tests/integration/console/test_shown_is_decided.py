@@ -122,14 +122,14 @@ def test_the_command_line_without_a_digest_decides_on_what_it_read_itself(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand, approval_id = CommandLine(fixtures), fixtures.approval("200.00")
-    read = cli.find_approval
+    read = cli.known_approval
 
     def read_and_changed(*which: Any) -> Any:
         row = read(*which)
         fixtures.sql("update sentinel.approvals set digest = 'sha256:' || repeat('9', 64)")
         return row
 
-    monkeypatch.setattr(cli, "find_approval", read_and_changed)
+    monkeypatch.setattr(cli, "known_approval", read_and_changed)
     done = hand.run("approve", str(approval_id), "--as", hand.email, "--reason", "looked")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "look at it again" in done.stderr

@@ -442,11 +442,11 @@ def test_rows_that_the_authority_is_not_asked_about_do_not_keep_its_return_unsee
     ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
     with ledger_fixtures.agent(authority.url) as agent, patch.object(agent, "_processor") as processor:
         processor.process.side_effect = lambda rows: BatchResult([])
-        agent._breaker.note(answered=0, unanswered=1, detail="one hiccup")
-        agent._breaker._probe_at = 0.0
+        agent._circuit_breaker.note(answered=0, unanswered=1, detail="one hiccup")
+        agent._circuit_breaker._probe_at = 0.0
         assert agent._process_one_batch(RowLimit(None)) is True
         assert len(processor.process.call_args.args[0]) == 1, "one row as a probe"
-        assert agent._breaker.is_closed and authority.calls == ["heartbeat"]
+        assert agent._circuit_breaker.is_closed and authority.calls == ["heartbeat"]
         assert agent._process_one_batch(RowLimit(None)) is True
         assert len(processor.process.call_args.args[0]) == 2
 
@@ -458,8 +458,8 @@ def test_a_key_that_may_not_ask_for_its_heartbeat_does_not_keep_the_authoritys_r
     with ledger_fixtures.agent(authority.url) as agent:
         for status, code, is_there in ((401, "unauthenticated", False), (403, "forbidden", True)):
             authority.misbehave = always(problem(status, code), "heartbeat")
-            agent._breaker.note(answered=0, unanswered=1, detail="one hiccup")
-            agent._breaker._probe_at = 0.0
+            agent._circuit_breaker.note(answered=0, unanswered=1, detail="one hiccup")
+            agent._circuit_breaker._probe_at = 0.0
             assert agent._process_one_batch(RowLimit(None)) is False
             assert agent.reaches_authority is is_there
     assert authority.calls == ["heartbeat", "heartbeat"]

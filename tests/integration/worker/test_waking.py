@@ -146,4 +146,4 @@ def test_a_key_that_may_not_read_approvals_does_not_open_the_circuit_breaker(
 
         monkeypatch.setattr(agent._client, "approvals_since", refused)
         agent._poll_approvals()
-        assert agent._breaker.is_closed is is_closed
+        assert agent._circuit_breaker.is_closed is is_closed

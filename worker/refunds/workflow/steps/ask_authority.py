@@ -57,8 +57,6 @@ class TransferToHuman(PureStep):
         return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
 
 
-AT_ONCE = 64
-"""Rows per call to the authority: the most that it accepts."""
 _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
@@ -120,24 +118,22 @@ class AskAuthority:
         if not new:
             return []
         try:
-            board = self._switch_cache.current()
+            switches = self._switch_cache.current()
         except (Unreachable, Rejected):
             return []  # the authority itself knows it
         return [
             each for each in new
-            if halts_cover(board, agent_id=each.row.agent_id, action=each.row.action, scenario=each.row.scenario)
+            if halts_cover(switches, agent_id=each.row.agent_id, action=each.row.action, scenario=each.row.scenario)
         ]  # fmt: skip
 
     def _ask_all(self, contexts: Sequence[RunContext]) -> None:
         # A row that got no answer before is asked alone: one that breaks its call must not keep its neighbours waiting.
-        answers = self._worker_pool.map_chunks(self._ask, contexts, AT_ONCE, alone=lambda each: each.row.failed_before)
+        answers = self._worker_pool.map_chunks(self._ask, contexts, alone=lambda each: each.row.failed_before)
         for context, answer in zip(contexts, answers, strict=True):
             cut_off = isinstance(answer, Unreachable) and self._stopping.is_set()
             if context.encloses_start and isinstance(answer, transitions.FAILURES):
-                context.row = replace(
-                    context.row,
-                    may_be_started=context.row.may_be_started or not transitions.surely_not_started(answer),
-                )
+                may_be_started = context.row.may_be_started or answer.may_have_arrived
+                context.row = replace(context.row, may_be_started=may_be_started)
             context.answer = Stopped() if cut_off else answer
             if not isinstance(context.answer, Stopped):
                 context.last_answer = context.answer
@@ -377,7 +373,7 @@ class LimitCheck:
             for each in contexts
             if each.row.guard_request is None and not each.lifted and self._asks_customer(each)
         ]
-        answers = self._worker_pool.map_chunks(self._check, here, AT_ONCE)
+        answers = self._worker_pool.map_chunks(self._check, here)
         for context, answer in zip(here, answers, strict=True):
             context.check_answer = answer
 

@@ -72,10 +72,10 @@ class KillSwitch:
                 known = cells[cell] = route, route is not None and self._is_open(route, switches)
             context.route, context.is_route_open = known
 
-    def _is_open(self, route: Route, board: Switches) -> bool:
+    def _is_open(self, route: Route, switches: Switches) -> bool:
         """Whether nothing is halted and the route's switches are on for everybody: then its rows need no check one by one."""
-        return not board.halts and not _unproven(route, board, self._systems) and all(
-            (state := board.switches.get(name)) is not None and state.is_on and state.canary_percent >= 100
+        return not switches.halts and not _unproven(route, switches, self._systems) and all(
+            (state := switches.switches.get(name)) is not None and state.is_on and state.canary_percent >= 100
             for name in switches_of(route)
         )  # fmt: skip
 
@@ -114,32 +114,32 @@ def _is_on(switch: str) -> StepResult:
     return StepResult({"switch": switch}, _NEXT, tool_used="switches")
 
 
-def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
+def _kept_from(context: RunContext, switches: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
     """Return every obstacle with what was seen; lifting one leaves the others in force."""
     row = context.row
     found: list[tuple[Escalation, dict[str, object]]] = []
-    if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
+    if halts_cover(switches, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
         found.append((Escalation.HALTED, {}))
     for name in switches_of(context.route) if context.route is not None else ():
-        hit = _switched(board, name, context.facts.account_ref)
+        hit = _switched(switches, name, context.facts.account_ref)
         if hit is not None:
             found.append(hit)
-    unproven = _unproven(context.route, board, systems) if context.route is not None else []
+    unproven = _unproven(context.route, switches, systems) if context.route is not None else []
     if unproven:
         found.append((Escalation.SYSTEM_NOT_PROVEN, {"systems": unproven}))
     return found
 
 
-def _unproven(route: Route, board: Switches, systems: Systems) -> list[str]:
+def _unproven(route: Route, switches: Switches, systems: Systems) -> list[str]:
     """Return the configured outside systems that the route settles in and that its launch gate did not try for real."""
-    state = board.switches.get(route.switch)
+    state = switches.switches.get(route.switch)
     if state is None:
         return []
     return sorted(systems.configured_outside(route.settles_to) & set(state.unproven))
 
 
-def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:
-    state = board.switches.get(name)
+def _switched(switches: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:
+    state = switches.switches.get(name)
     if state is None or not state.is_on:
         return Escalation.SWITCH_OFF, {"switch": name, "on": False}
     percent = state.canary_percent

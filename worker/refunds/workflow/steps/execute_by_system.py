@@ -31,7 +31,6 @@ from worker.settlement.registry import Systems, UnknownSystem
 
 _log = logging.getLogger("worker")
 
-AT_ONCE = 64
 _NOT_IN_TIME = "the execution was not written: the time to act, or the claim, was over before"
 
 
@@ -143,9 +142,7 @@ class ExecuteBySystem:
         return permitted
 
     def _start(self, permitted: Sequence[RunContext]) -> None:
-        receipts = self._worker_pool.map_chunks(
-            self._redeem, permitted, AT_ONCE, alone=lambda each: each.row.failed_before
-        )
+        receipts = self._worker_pool.map_chunks(self._redeem, permitted, alone=lambda each: each.row.failed_before)
         for context, receipt in zip(permitted, receipts, strict=True):
             context.started = receipt
 
