@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.authority.api import key_lookups
 from sentinel.client import AsyncClient, Client
+from sentinel.platform.outbound import client
 from sentinel.store import batch_commit, database, loop_connections, queries
 from sentinel.store.embedded import RunningServer, find_binaries, remove, running
 from sentinel.store.embedded.logins import LOGINS
@@ -35,6 +36,7 @@ from tests.support.harness import PATIENT_SECONDS
 from tests.support.kept_databases import KeptDatabases, end_all_in
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
+from worker.settlement import stripe_refunds
 
 compile_once()
 keep_sessions()
@@ -46,6 +48,8 @@ for kind in (Client, AsyncClient):
 # And a database that stands still with the test has not fallen silent.
 database.SILENCE_SECONDS = 60.0
 database.CONNECT_SECONDS = "60"
+# Nor is a server of the test's own out of order.
+client.READY_WAIT_SECONDS = stripe_refunds.READY_WAIT_SECONDS = 30.0
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
 structlog.configure(
     processors=[

@@ -35,6 +35,8 @@ MAX_BYTES = 64 << 10
 MAX_HEAD_BYTES = 64 << 10
 """How many bytes may come besides the body: status line, headers and chunk framing together."""
 _LEAST_CONNECT_SECONDS = 1.0
+READY_WAIT_SECONDS = 1.0
+"""How long a server may take to say that it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +152,10 @@ class JsonClient:
         return exchange(method, self.url + path, json=json, headers=sent, deadline_seconds=seconds)
 
     def is_ready(self) -> bool:
-        """Whether GET `url`/ready answers 200 within a second; asked at most every five seconds."""
+        """Whether GET `url`/ready answers 200 within `READY_WAIT_SECONDS`; asked at most every five seconds."""
         with self._lock:
             if self._now() >= self._ready_until:
-                found = self.ask("GET", "/ready", deadline_seconds=1.0)
+                found = self.ask("GET", "/ready", deadline_seconds=READY_WAIT_SECONDS)
                 self._is_ready = isinstance(found, Response) and found.status == 200
                 self._ready_until = self._now() + 5.0
             return self._is_ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sentinel.platform.outbound import client
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
 from tests.support.ports import free_port
@@ -199,6 +201,18 @@ def test_readiness_is_asked_again_after_five_seconds_and_not_before(server: Effe
     server.forever = ("GET", False, problem(503))
     clock[0] += 5.1
     assert system.is_ready() is False
+
+
+def test_a_system_that_does_not_say_in_time_that_it_is_ready_is_not(
+    server: EffectsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "READY_WAIT_SECONDS", 0.05)
+    answered = threading.Event()
+    server.forever = ("GET", False, lambda asked: answered.wait(60))
+    try:
+        assert http_system(server).is_ready() is False
+    finally:
+        answered.set()
 
 
 def test_a_reply_that_was_lost_is_found_by_looking_and_one_that_never_was_is_left_open(wire: EffectsServer) -> None:
