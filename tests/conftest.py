@@ -8,8 +8,6 @@ import importlib
 import os
 import shutil
 import sys
-import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -36,6 +34,7 @@ from tests.support.harness import PATIENT_SECONDS
 from tests.support.kept_databases import KeptDatabases, end_all_in
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
+from tests.support.server_folders import new_folder, remove_left_behind
 from worker.settlement import stripe_refunds
 
 compile_once()
@@ -67,19 +66,6 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 TEMPLATE = "template_sentinel"
-_ROOM_BYTES = 6 * 1024**3
-
-
-def _base() -> Path:
-    """A folder for the server: in memory where there is room, for on a disk dropping a test's database takes 0.6 s.
-
-    Not pytest's own folder: as root the server runs as another account, which could not enter it.
-    """
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_BYTES
-    parent = memory if roomy else Path(tempfile.gettempdir())
-    return parent / f"sentinel-tests-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-
 
 SHARED = {"demo": "demo", "victim": "victim", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
@@ -155,7 +141,9 @@ def _group(item: pytest.Item) -> str:
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[RunningServer]:
     """The PostgreSQL of this test process, from the same supervisor that the product uses."""
-    base = _base()
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        remove_left_behind()
+    base = new_folder()
     try:
         with running(base, own=True, settings=_settings()) as server:
             _cheapen_logins(server)
