@@ -29,13 +29,13 @@ from sentinel.store.embedded import RunningServer, find_binaries, remove, runnin
 from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
+from tests.support.busy import SYSTEM_READY_SECONDS
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
 from tests.support.harness import PATIENT_SECONDS
 from tests.support.kept_databases import KeptDatabases, end_all_in
 from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
 from tests.support.server_folders import new_folder, remove_left_behind
-from worker.settlement import stripe_refunds
 
 compile_once()
 keep_sessions()
@@ -47,8 +47,7 @@ for kind in (Client, AsyncClient):
 # And a database that stands still with the test has not fallen silent.
 database.SILENCE_SECONDS = 60.0
 database.CONNECT_SECONDS = "60"
-# Nor is a server of the test's own out of order.
-client.READY_WAIT_SECONDS = stripe_refunds.READY_WAIT_SECONDS = 30.0
+client.READY_WAIT_SECONDS = SYSTEM_READY_SECONDS
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
 structlog.configure(
     processors=[

@@ -10,6 +10,9 @@ _SPIN_SECONDS = 0.02
 _STANDS_STILL_SECONDS = 15.0
 """For so long a process may get no turn at all where others keep the machine busy, however little its load says of it."""
 
+SYSTEM_READY_SECONDS = 30.0
+"""How long a server of the test's own may take to say that it is ready: one that stands still for a moment is not out of order."""
+
 
 def overload() -> float:
     """How much longer things take here than on a machine of our own, at least 1.

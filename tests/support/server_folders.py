@@ -32,19 +32,17 @@ def remove_left_behind(parents: tuple[Path, ...] = PARENTS) -> None:
     for parent in parents:
         for folder in parent.glob(f"{_NAME}*-*"):
             owner = folder.name.removeprefix(_NAME).partition("-")[0]
-            if owner.isdecimal() and not _is_there(int(owner)):
+            if owner.isdecimal() and _is_gone(int(owner)):
                 with contextlib.suppress(EmbeddedError, OSError):
                     remove(folder)
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_there(process: int) -> bool:
+def _is_gone(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return False
-    except OverflowError:
         return True
-    except PermissionError:
+    except (PermissionError, OverflowError):
         pass
-    return True
+    return False

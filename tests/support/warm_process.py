@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support.busy import SYSTEM_READY_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     "worker.retail_refund_agent",
@@ -151,10 +153,8 @@ def _serve(line: socket.socket, imported: list[str]) -> None:
     gc.disable()
     for name in imported:
         __import__(name)
-    # A test's own server that stands still for a moment is ready all the same.
-    for module in ("sentinel.platform.outbound.client", "worker.settlement.stripe_refunds"):
-        if module in sys.modules:
-            sys.modules[module].READY_WAIT_SECONDS = 30.0  # type: ignore[attr-defined]
+    if (client := sys.modules.get("sentinel.platform.outbound.client")) is not None:
+        client.READY_WAIT_SECONDS = SYSTEM_READY_SECONDS  # type: ignore[attr-defined]
     gc.freeze()  # what is imported is shared by all and collected by none
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sentinel.core.stripe_units import stripe_amount
+from sentinel.platform.outbound.client import SystemReadiness
 from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled, one_line
 from worker.refunds.rows import LedgerRow
 from worker.settlement.stripe_api import API, StripeApi
@@ -34,7 +34,6 @@ _log = logging.getLogger("worker")
 
 KEY_NAME, ENTRY_NAME = "sentinel_key", "ledger_entry_id"
 """The metadata fields of our refunds."""
-READY_SECONDS, READY_WAIT_SECONDS = 5.0, 1.0
 
 PAYMENT = re.compile(r"(pi|ch|py)_[A-Za-z0-9_]{1,120}", re.ASCII)
 _REFUND = re.compile(r"(re|pyr)_[A-Za-z0-9_]{1,120}", re.ASCII)
@@ -82,10 +81,9 @@ class StripeRefunds:
         self, api_key: str | None, payments: Payments | None, timeout_seconds: float = 5.0, *, url: str = API,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._api_key, self._payments, self._now = api_key or "", payments, now
+        self._api_key, self._payments = api_key or "", payments
         self.api = StripeApi(self._api_key, url, timeout_seconds)
-        self._lock = threading.Lock()
-        self._is_ready, self._ready_until = False, float("-inf")
+        self._readiness = SystemReadiness(self.api.can_read_refunds, now)
 
     @property
     def is_configured(self) -> bool:
@@ -94,13 +92,7 @@ class StripeRefunds:
 
     def is_ready(self) -> bool:
         """Whether Stripe let the key read refunds within the last 5 seconds; waits at most one second for Stripe's answer."""
-        if not self._api_key or self._payments is None:
-            return False
-        with self._lock:
-            if self._now() >= self._ready_until:
-                self._is_ready = self.api.can_read_refunds(READY_WAIT_SECONDS)
-                self._ready_until = self._now() + READY_SECONDS
-            return self._is_ready
+        return bool(self._api_key) and self._payments is not None and self._readiness.get()
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Refund the row's amount once; the entry's own key prevents a second refund, whatever `reference` is."""

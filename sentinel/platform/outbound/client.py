@@ -37,6 +37,8 @@ MAX_HEAD_BYTES = 64 << 10
 _LEAST_CONNECT_SECONDS = 1.0
 READY_WAIT_SECONDS = 1.0
 """How long a server may take to say that it is ready."""
+_READY_SECONDS = 5.0
+"""For how long what it said counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,22 @@ def exchange(
     return Response(response.status_code, kind, body)
 
 
+class SystemReadiness:
+    """Whether an outside system is ready, as it last said: `ask` is called, with the seconds that it may take, at most every five. Thread-safe."""
+
+    def __init__(self, ask: Callable[[float], bool], now: Callable[[], float]) -> None:
+        self._ask, self._now = ask, now
+        self._lock, self._is_ready, self._until = threading.Lock(), False, float("-inf")
+
+    def get(self) -> bool:
+        """Return it, asking the system if the last answer is too old."""
+        with self._lock:
+            if self._now() >= self._until:
+                self._is_ready = self._ask(READY_WAIT_SECONDS)
+                self._until = self._now() + _READY_SECONDS
+            return self._is_ready
+
+
 class JsonClient:
     """A JSON client of one server at `url`, with `api_key` as bearer token if there is one. Thread-safe; never raises."""
 
@@ -139,8 +157,7 @@ class JsonClient:
     ) -> None:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout_seconds, self._now = timeout_seconds, now
-        self._lock, self._is_ready, self._ready_until = threading.Lock(), False, float("-inf")
+        self._timeout_seconds, self._readiness = timeout_seconds, SystemReadiness(self._ask_ready, now)
 
     def ask(
         self, method: str, path: str, json: object = None, *, headers: Mapping[str, str] | None = None,
@@ -153,12 +170,11 @@ class JsonClient:
 
     def is_ready(self) -> bool:
         """Whether GET `url`/ready answers 200 within `READY_WAIT_SECONDS`; asked at most every five seconds."""
-        with self._lock:
-            if self._now() >= self._ready_until:
-                found = self.ask("GET", "/ready", deadline_seconds=READY_WAIT_SECONDS)
-                self._is_ready = isinstance(found, Response) and found.status == 200
-                self._ready_until = self._now() + 5.0
-            return self._is_ready
+        return self._readiness.get()
+
+    def _ask_ready(self, seconds: float) -> bool:
+        found = self.ask("GET", "/ready", deadline_seconds=seconds)
+        return isinstance(found, Response) and found.status == 200
 
 
 class _Bounds(threading.local):
