@@ -17,7 +17,7 @@ from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
 from tests.support.ports import free_port
 from tests.support.recording_server import problem
-from tests.support.scripted_server import SLACK, faults, took
+from tests.support.scripted_server import SLACK, Asked, faults, took
 from worker.gates.simulated_systems import NAMES, serve_simulated_systems
 from worker.refunds.rows import LedgerRow
 from worker.refunds.settings import WorkerSettings, read_settings
@@ -204,15 +204,20 @@ def test_readiness_is_asked_again_after_five_seconds_and_not_before(server: Effe
 
 
 def test_a_system_that_does_not_say_in_time_that_it_is_ready_is_not(
-    server: EffectsServer, monkeypatch: pytest.MonkeyPatch
+    wire: EffectsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "READY_WAIT_SECONDS", 0.05)
-    answered = threading.Event()
-    server.forever = ("GET", False, lambda asked: answered.wait(60))
+    given_up = threading.Event()
+
+    def answer(asked: Asked) -> None:
+        given_up.wait(30)
+        asked.answer(200, b"{}")  # which would be well, had it come in time
+
+    wire.forever = ("GET", False, answer)
     try:
-        assert http_system(server).is_ready() is False
+        assert http_system(wire).is_ready() is False
     finally:
-        answered.set()
+        given_up.set()
 
 
 def test_a_reply_that_was_lost_is_found_by_looking_and_one_that_never_was_is_left_open(wire: EffectsServer) -> None:
