@@ -52,6 +52,7 @@ select format('%I.%I', schemaname, sequencename), coalesce(last_value, start_val
 """
 _OTHERS = "select count(*) from pg_stat_activity where datname = %s and pid <> all(%s)"
 _END_ALL = "select count(pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = %s"
+_END = f"{_END_ALL} and pid = any(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,9 @@ class KeptDatabases:
 
     def _is_alone(self, kept: _Kept) -> bool:
         """Whether nobody is in it whom its earlier tests left."""
-        own = SESSIONS.make_ready(kept.name)
+        own, closed = SESSIONS.make_ready(kept.name)
+        if closed:  # they are not gone yet
+            self._server.execute(_END, [kept.name, closed])
         return self._server.execute(_OTHERS, [kept.name, own]).fetchone() == (0,)
 
     def _renamed(self, kept: _Kept) -> bool:

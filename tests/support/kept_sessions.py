@@ -82,16 +82,20 @@ class KeptSessions:
                     session.pgconn.finish()
         return None
 
-    def make_ready(self, database: str) -> list[int]:
-        """Set all that were given back as at their start; the numbers of the processes of all that may be handed out."""
+    def make_ready(self, database: str) -> tuple[list[int], list[int]]:
+        """Set all that were given back as at their start.
+
+        Returns the numbers of the processes of all that may be handed out, and of those that were closed instead.
+        """
         with self._changing:
-            given, ready = self._given.pop(database, []), self._ready[database]
+            given, ready, closed = self._given.pop(database, []), self._ready[database], []
             for session in given:
                 if _is_reset(session.pgconn):
                     ready.append(session)
                 else:
+                    closed.append(session.pgconn.backend_pid)
                     session.pgconn.finish()
-            return [session.pgconn.backend_pid for session in ready]
+            return [session.pgconn.backend_pid for session in ready], closed
 
     def _count(self, database: str) -> int:
         return len(self._given.get(database, ())) + len(self._ready.get(database, ()))

@@ -172,10 +172,11 @@ def faults(yes: bytes) -> dict[str, tuple[Script, str]]:
     return {
         "hangs": (lambda asked: asked.hang(), "timeout"),
         "hangs after the head": (lambda asked: (asked.raw(_LONG), asked.hang())[0], "timeout"),
-        "drips its head": (lambda asked: asked.drip(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 300), "timeout"),
-        "drips its body": (lambda asked: (asked.raw(_LONG), asked.drip(b" " * 2000))[0], "timeout"),
+        # One line: a head of more than a hundred is broken, which would be seen first where the deadline is long.
+        "drips its head": (lambda asked: asked.drip(b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 9000), "timeout"),
+        "drips its body": (lambda asked: (asked.raw(_LONG), asked.drip(b" " * 9000))[0], "timeout"),
         "drips chunks": (lambda asked: (asked.raw(_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
-                                        asked.drip(b"1\r\n \r\n" * 500))[0], "timeout"),
+                                        asked.drip(b"1\r\n \r\n" * 1500))[0], "timeout"),
         "resets": (lambda asked: asked.reset(), "broken"),
         "closes": (lambda asked: None, "broken"),
         "is cut off": (lambda asked: asked.raw(_LONG + yes), "broken"),
@@ -206,15 +207,15 @@ def faults(yes: bytes) -> dict[str, tuple[Script, str]]:
 
 
 SLACK = 20.0
-"""Seconds that a busy machine may take on top of a deadline: far from what a server that drips (forty) or hangs (sixty) takes."""
+"""Seconds that a busy machine may take on top of a deadline: far from what a server that hangs (sixty) or drips (more) takes."""
 
 
 def deadline_for(known: str) -> float:
     """Short where the fault is to last until the deadline; else long, so that a busy machine cannot be taken for a fault.
 
-    The short one grows with the machine's load: it must not be over before anything is sent.
+    The short one grows with the machine's load, for it must not be over before anything is sent, but stays far from a minute.
     """
-    return 0.6 * overload() if known == "timeout" else 60.0
+    return min(0.6 * overload(), 8.0) if known == "timeout" else 60.0
 
 
 def times_asked(server: ScriptedServer) -> int:
