@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Line:
@@ -17,7 +17,13 @@ class Line:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._open: set[socket.socket] = set()
         self._is_cut = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def _begin(self, work: Callable[..., None], *given: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def cut(self) -> None:
         """Break every connection, and each that comes."""
@@ -31,9 +37,13 @@ class Line:
         self._is_cut = False
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and leave no socket open: what collects one later is another test."""
         self.cut()
-        self._listening.close()
+        self._listening.shutdown(socket.SHUT_RDWR)  # closing it would wake nobody who accepts
+        for thread in self._threads:  # the first accepts: after it none is added
+            thread.join()
+        for one in (self._listening, *self._open):
+            one.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -42,10 +52,13 @@ class Line:
                 if self._is_cut:
                     here.close()
                     continue
+                self._open.add(here)
                 there = socket.create_connection(("127.0.0.1", self._to))
-                self._open |= {here, there}
+                self._open.add(there)
+                if self._is_cut:  # meanwhile
+                    self.cut()
                 for source, target in ((here, there), (there, here)):
-                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+                    self._begin(self._carry, source, target)
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
