@@ -20,11 +20,6 @@ class Line:
         self._threads: list[threading.Thread] = []
         self._begin(self._accept)
 
-    def _begin(self, work: Callable[..., None], *given: socket.socket) -> None:
-        thread = threading.Thread(target=work, args=given, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def cut(self) -> None:
         """Break every connection, and each that comes."""
         self._is_cut = True
@@ -37,13 +32,18 @@ class Line:
         self._is_cut = False
 
     def close(self) -> None:
-        """Stop listening, and leave no socket open: what collects one later is another test."""
+        """Stop listening, and leave no socket open: one that is collected later fails whichever test runs then."""
         self.cut()
         self._listening.shutdown(socket.SHUT_RDWR)  # closing it would wake nobody who accepts
         for thread in self._threads:  # the first accepts: after it none is added
             thread.join()
         for one in (self._listening, *self._open):
             one.close()
+
+    def _begin(self, work: Callable[..., None], *given: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ class Line:
                 self._open.add(here)
                 there = socket.create_connection(("127.0.0.1", self._to))
                 self._open.add(there)
-                if self._is_cut:  # meanwhile
+                if self._is_cut:  # since it was asked: the cut did not see these two
                     self.cut()
                 for source, target in ((here, there), (there, here)):
                     self._begin(self._carry, source, target)

@@ -115,7 +115,7 @@ def test_an_open_board_is_fetched_again_when_it_is_another_tenants(people: Peopl
         expect(page.locator("#state")).to_have_text("Live")
         line.cut()
         expect(page.locator("#state")).to_have_text("Reconnecting…")
-        # As if it had been opened while the board was another tenant's; before the cut its figures might tell it otherwise.
+        # As if it had been opened while the board was another tenant's. Before the cut the page's own refresh could notice it.
         page.locator("#events").evaluate("(one) => { one.dataset.tenant = 'acme'; one.dataset.before = 'yes'; }")
         line.mend()
         expect(page.locator("#events")).to_have_attribute("data-tenant", "public-demo", timeout=60_000)

@@ -172,7 +172,7 @@ def faults(yes: bytes) -> dict[str, tuple[Script, str]]:
     return {
         "hangs": (lambda asked: asked.hang(), "timeout"),
         "hangs after the head": (lambda asked: (asked.raw(_LONG), asked.hang())[0], "timeout"),
-        # One line: a head of more than a hundred is broken, which would be seen first where the deadline is long.
+        # One line: a client gives a head of more than a hundred lines up as broken, which a long deadline would outlast.
         "drips its head": (lambda asked: asked.drip(b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 9000), "timeout"),
         "drips its body": (lambda asked: (asked.raw(_LONG), asked.drip(b" " * 9000))[0], "timeout"),
         "drips chunks": (lambda asked: (asked.raw(_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"),
