@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from marshmallow.validate import Length, OneOf, Range
+from marshmallow.validate import OneOf
 
 from ops_console.audience import Audience
 from ops_console.board.agents import PublicAgents, parse_public_agents
@@ -21,15 +20,18 @@ from sentinel.platform.settings import (
     ADDRESS_CONNECTIONS_HELP,
     BEHIND_TLS,
     CONNECTIONS_HELP,
+    COUNT,
     HEALTH_HELP,
+    LOG_LEVEL,
     LOG_LEVEL_HELP,
-    LOG_LEVELS,
-    Environment,
+    PORT,
+    PORT_OR_NONE,
+    TRUSTED_PROXIES,
     confirm_secrets,
+    given,
     is_weak,
-    malformed,
     public_id_secrets,
-    readable,
+    read_fields,
     refuse_unsafe,
     setting,
 )
@@ -69,7 +71,7 @@ class ConsoleSettings:
         " the confirm page needs the role `board_reader` too.",
         "",
     )
-    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none", valid=OneOf(POOLERS))
     ledger_url: str = setting(
         "WORKER_DATABASE_URL",
         "Address of the refund ledger's PostgreSQL, if that is another database: its login needs the same roles there as the console's logins have in theirs.",
@@ -81,42 +83,51 @@ class ConsoleSettings:
         policies_dir(),
     )
     host: str = setting("SENTINEL_CONSOLE_HOST", "Address the console listens on.", "127.0.0.1")
-    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861)
+    port: int = setting("SENTINEL_CONSOLE_PORT", "Port of the console, for operators.", 7861, valid=PORT)
     health_host: str = setting(
         "SENTINEL_CONSOLE_HEALTH_HOST", "Address the health ports of console and board listen on.", "127.0.0.1"
     )
-    health_port: int = setting("SENTINEL_CONSOLE_HEALTH_PORT", HEALTH_HELP, 0)
-    board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0)
-    processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1)
-    threads: int = setting("SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at the same time.", 24)
-    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", CONNECTIONS_HELP, 1000)
+    health_port: int = setting("SENTINEL_CONSOLE_HEALTH_PORT", HEALTH_HELP, 0, valid=PORT_OR_NONE)
+    board_health_port: int = setting("SENTINEL_BOARD_HEALTH_PORT", HEALTH_HELP, 0, valid=PORT_OR_NONE)
+    processes: int = setting("SENTINEL_CONSOLE_PROCESSES", "Server processes of the console.", 1, valid=COUNT)
+    threads: int = setting(
+        "SENTINEL_CONSOLE_THREADS", "Threads per process: requests answered at the same time.", 24, valid=COUNT
+    )
+    max_connections: int = setting("SENTINEL_CONSOLE_MAX_CONNECTIONS", CONNECTIONS_HELP, 1000, valid=COUNT)
     max_connections_per_address: int = setting(
-        "SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200
+        "SENTINEL_CONSOLE_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200, valid=COUNT
     )
     board_host: str = setting(
         "SENTINEL_BOARD_HOST", "Address the public board and the confirm page listen on.", "127.0.0.1"
     )
-    board_port: int = setting("SENTINEL_BOARD_PORT", "Port of the public board and the confirm page.", 7863)
+    board_port: int = setting("SENTINEL_BOARD_PORT", "Port of the public board and the confirm page.", 7863, valid=PORT)
     board_origin: str = setting(
         "SENTINEL_BOARD_ORIGIN",
         "The public board's address in browsers, e.g. https://board.example; default: host and port of its listener.",
         "",
     )
-    board_processes: int = setting("SENTINEL_BOARD_PROCESSES", "Server processes of the public board.", 1)
+    board_processes: int = setting("SENTINEL_BOARD_PROCESSES", "Server processes of the public board.", 1, valid=COUNT)
     board_threads: int = setting(
-        "SENTINEL_BOARD_THREADS", "Threads per process of the public board; a viewer of the live stream takes none.", 24
+        "SENTINEL_BOARD_THREADS",
+        "Threads per process of the public board; a viewer of the live stream takes none.",
+        24,
+        valid=COUNT,
     )
-    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000)
+    board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000, valid=COUNT)
     board_max_connections_per_address: int = setting(
         "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS",
         f"{ADDRESS_CONNECTIONS_HELP} The same limit applies to the live streams of one client's address, also behind trusted proxies.",
         100,
+        valid=COUNT,
     )
     pool_size: int = setting(
-        "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
+        "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8, valid=COUNT
     )
     board_pool_size: int = setting(
-        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process of the public board, for each of its logins.", 4
+        "SENTINEL_BOARD_POOL_SIZE",
+        "Database connections per process of the public board, for each of its logins.",
+        4,
+        valid=COUNT,
     )
     public_tenant: str = setting(
         "SENTINEL_PUBLIC_TENANT",
@@ -130,17 +141,23 @@ class ConsoleSettings:
         " is shown under a public id instead of the agent's name. Set but empty: no agent is shown.",
         "retail-refund-agent=refund:refunds",
     )
-    idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session that is unused for this long ends.", 900)
-    absolute_seconds: int = setting("SENTINEL_SESSION_SECONDS", "A session ends after this long, used or not.", 28800)
+    idle_seconds: int = setting(
+        "SENTINEL_SESSION_IDLE_SECONDS", "A session that is unused for this long ends.", 900, valid=COUNT
+    )
+    absolute_seconds: int = setting(
+        "SENTINEL_SESSION_SECONDS", "A session ends after this long, used or not.", 28800, valid=COUNT
+    )
     step_up_seconds: int = setting(
         "SENTINEL_STEP_UP_SECONDS",
         "How long an entered password or code is valid for approving and other sensitive actions of the session.",
         300,
+        valid=COUNT,
     )
     require_second_factor: str = setting(
         "SENTINEL_REQUIRE_SECOND_FACTOR",
         "Who must have a second factor: `approvers` (with administrators), `everyone` or `nobody`. People without one must set it up after sign-in, before anything else.",
         "approvers",
+        valid=OneOf(["approvers", "everyone", "nobody"]),
     )
     origin: str = setting(
         "SENTINEL_CONSOLE_ORIGIN",
@@ -156,6 +173,7 @@ class ConsoleSettings:
         "SENTINEL_TRUSTED_PROXIES",
         "How many proxies in front of this program set X-Forwarded-For and X-Forwarded-Proto.",
         0,
+        valid=TRUSTED_PROXIES,
     )
     behind_tls: bool = setting(
         "SENTINEL_BEHIND_TLS",
@@ -166,6 +184,7 @@ class ConsoleSettings:
         "SENTINEL_CONSOLE_MAX_STREAMS",
         "Live streams per process of the public board, one for each viewer.",
         1000,
+        valid=COUNT,
     )
     confirm_secrets: tuple[str, ...] = setting(
         "CONFIRM_SECRETS",
@@ -185,7 +204,7 @@ class ConsoleSettings:
         " Default: a secret that the database keeps.",
         (),
     )
-    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info", valid=LOG_LEVEL)
 
     def requires_second_factor(self, role: str) -> bool:
         """Whether a person of this role must have a second factor."""
@@ -212,62 +231,15 @@ class ConsoleSettings:
         return parse_public_agents(self.public_agents)
 
 
-_ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ConsoleSettings)}
-_COUNTS = (
-    "processes", "threads", "pool_size", "board_pool_size", "idle_seconds", "absolute_seconds", "step_up_seconds", "max_streams",
-    "board_processes", "board_threads", "max_connections", "max_connections_per_address", "board_max_connections",
-    "board_max_connections_per_address",
-)  # fmt: skip
-
-
 def load_console_settings(**overrides: Any) -> ConsoleSettings:
     """Read the settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
-    env, default = Environment(), ConsoleSettings()
-    values: dict[str, Any] = {
-        name: env.str(_ENV[name], getattr(default, name))
-        for name in (
-            "database_url",
-            "public_database_url",
-            "board_database_url",
-            "ledger_url",
-            "public_tenant",
-            "origin",
-            "board_origin",
-        )
-    }
-    values |= {
-        name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
-    }
-    values |= {
-        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
-        "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
-        "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
-        "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
-        "board_host": env.str(_ENV["board_host"], default.board_host, validate=Length(min=1)),
-        "board_port": env.int(_ENV["board_port"], default.board_port, validate=Range(min=1, max=65535)),
-        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
-        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
-        "board_health_port": env.int(_ENV["board_health_port"], 0, validate=Range(min=0, max=65535)),
-        "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
-        "insecure_cookies": env.bool(_ENV["insecure_cookies"], default.insecure_cookies),
-        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
-        "require_second_factor": env.str(
-            _ENV["require_second_factor"],
-            default.require_second_factor,
-            validate=OneOf(["approvers", "everyone", "nobody"]),
-        ),
-        "second_factor_secrets": env.list(_ENV["second_factor_secrets"], [], subcast=str),
-        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
-    }
+    values, bad = read_fields(ConsoleSettings)
     # Read directly, because an empty value means something here: no agent is named on the board.
-    values["public_agents"] = os.environ.get(_ENV["public_agents"], default.public_agents)
+    values["public_agents"] = os.environ.get("SENTINEL_PUBLIC_AGENTS", values["public_agents"])
     values["confirm_secrets"] = confirm_secrets()
     values["public_id_secrets"] = public_id_secrets()
-    bad = malformed(env)
-    values = readable(ConsoleSettings, values, bad)
-    given = tuple(secret.strip() for secret in values["second_factor_secrets"] if secret.strip())
-    values["second_factor_secrets"] = given or values["confirm_secrets"]
-    settings = ConsoleSettings(**{**values, **{key: value for key, value in overrides.items() if value is not None}})
+    values["second_factor_secrets"] = values["second_factor_secrets"] or values["confirm_secrets"]
+    settings = ConsoleSettings(**{**values, **given(overrides)})
     refuse_unsafe(bad, unsafe(settings))
     return settings
 

@@ -26,13 +26,14 @@ from sentinel.platform.outbound.public_addresses import (
 )
 from sentinel.platform.settings import (
     HEALTH_HELP,
+    LOG_LEVEL,
     LOG_LEVEL_HELP,
-    LOG_LEVELS,
-    Environment,
+    PORT,
+    PORT_OR_NONE,
+    SMTP_SECURITY,
     is_weak,
     kept_secret,
-    malformed,
-    readable,
+    read_fields,
     refuse_unsafe,
     setting,
 )
@@ -49,7 +50,7 @@ class ExportSettings:
     database_url: str = setting(
         "SENTINEL_EXPORT_DATABASE_URL", "Address of the authority's database; default SENTINEL_DATABASE_URL, else the embedded one.", ""
     )  # fmt: skip
-    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none", valid=OneOf(POOLERS))
     tenant_id: uuid.UUID | None = setting(
         "SENTINEL_TENANT_ID",
         "Tenant whose events go to the decision log, Slack and mail below; needed only where there are several tenants.",
@@ -65,12 +66,16 @@ class ExportSettings:
         "Which receivers may be called: `public` (https on port 443 or 8443, public addresses), `private` (also http and names and addresses of private networks, but none of a"
         " cloud's own services) or `loopback` (this machine alone; demo and tests).",
         "public",
+        valid=OneOf(["public", "private", "loopback"]),
     )
-    timeout_seconds: float = setting("SENTINEL_EXPORT_TIMEOUT_SECONDS", "Longest call to a receiver.", 10.0)
+    timeout_seconds: float = setting(
+        "SENTINEL_EXPORT_TIMEOUT_SECONDS", "Longest call to a receiver.", 10.0, valid=Range(min=0.1, max=60)
+    )
     give_up_seconds: int = setting(
-        "SENTINEL_EXPORT_GIVE_UP_SECONDS", "How long sending an event is retried before it becomes a dead letter.", 43200
-    )  # fmt: skip
-    threads: int = setting("SENTINEL_EXPORT_THREADS", "Receivers that are sent to at the same time.", 4)
+        "SENTINEL_EXPORT_GIVE_UP_SECONDS", "How long sending an event is retried before it becomes a dead letter.", 43200, valid=Range(min=0, max=2_592_000))  # fmt: skip
+    threads: int = setting(
+        "SENTINEL_EXPORT_THREADS", "Receivers that are sent to at the same time.", 4, valid=Range(min=1, max=64)
+    )
     console_url: str = setting(
         "SENTINEL_EXPORT_CONSOLE_URL", "Address of the console, for links in notices.", "http://127.0.0.1:7861"
     )
@@ -81,8 +86,10 @@ class ExportSettings:
         "SENTINEL_EXPORT_MAIL_TO", "Mail address that gets a notice of each new approval, sent by the mail server SMTP_HOST; if not set, no notices are sent.", ""
     )  # fmt: skip
     smtp_host: str = setting("SMTP_HOST", "Mail server; required with SENTINEL_EXPORT_MAIL_TO.", "")
-    smtp_port: int = setting("SMTP_PORT", "Port of the mail server.", 587)
-    smtp_security: str = setting("SMTP_SECURITY", "starttls, tls, or none (loopback only).", "starttls")
+    smtp_port: int = setting("SMTP_PORT", "Port of the mail server.", 587, valid=PORT)
+    smtp_security: str = setting(
+        "SMTP_SECURITY", "starttls, tls, or none (loopback only).", "starttls", valid=SMTP_SECURITY
+    )
     smtp_username: str = setting("SMTP_USERNAME", "Account on the mail server; if not set, there is no login.", "")
     smtp_password: str = setting("SMTP_PASSWORD", "Password of that account.", "")
     smtp_from: str = setting("SMTP_FROM", "Address that mail is sent from; required with SENTINEL_EXPORT_MAIL_TO.", "")
@@ -93,8 +100,8 @@ class ExportSettings:
         "SENTINEL_EXPORT_DECISION_LOG_TOKEN", "Bearer token for the collector; if not set, none is sent.", ""
     )
     health_host: str = setting("SENTINEL_EXPORT_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
-    health_port: int = setting("SENTINEL_EXPORT_HEALTH_PORT", HEALTH_HELP, 0)
-    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
+    health_port: int = setting("SENTINEL_EXPORT_HEALTH_PORT", HEALTH_HELP, 0, valid=PORT_OR_NONE)
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info", valid=LOG_LEVEL)
 
     @property
     def by_setting(self) -> dict[str, tuple[str, ...]]:
@@ -128,33 +135,15 @@ def _is_host(address: Address) -> bool:
 
 
 PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host, inside_names=True)
-_TEXTS = ("console_url", "slack_webhook_url", "mail_to", "smtp_host", "smtp_security", "smtp_username", "smtp_password", "smtp_from",
-          "decision_log_url", "decision_log_token", "health_host")  # fmt: skip
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ExportSettings)}
 
 
 def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettings:
     """Load the settings from the environment; `database_url` is used where none is set. Raises `UnsafeConfiguration` with every fault."""
-    env, default = Environment(), ExportSettings()
-    given = os.environ.get("SENTINEL_DATABASE_URL") or database_url
-    values: dict[str, Any] = {
-        "database_url": env.str(_ENV["database_url"], given) or given,
-        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
-        "tenant_id": env.uuid(_ENV["tenant_id"], None),
-        "secrets": env.list(_ENV["secrets"], [], subcast=str),
-        "addresses": env.str(_ENV["addresses"], default.addresses, validate=OneOf(["public", "private", "loopback"])),
-        "timeout_seconds": env.float(_ENV["timeout_seconds"], default.timeout_seconds, validate=Range(min=0.1, max=60)),
-        "give_up_seconds": env.int(_ENV["give_up_seconds"], default.give_up_seconds, validate=Range(min=0, max=2_592_000)),
-        "threads": env.int(_ENV["threads"], default.threads, validate=Range(min=1, max=64)),
-        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
-        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
-    }  # fmt: skip
-    values |= {name: env.str(_ENV[name], getattr(default, name)) for name in _TEXTS}
-    values["smtp_port"] = env.int(_ENV["smtp_port"], default.smtp_port, validate=Range(min=1, max=65535))
-    bad = malformed(env)
-    values = readable(ExportSettings, values, bad)
+    values, bad = read_fields(ExportSettings)
+    values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or database_url
     kept = kept_secret(SECRET_FILE, "SENTINEL_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL")
-    values["secrets"] = tuple(one.strip() for one in values["secrets"] if one.strip()) or ((kept,) if kept else ())
+    values["secrets"] = values["secrets"] or ((kept,) if kept else ())
     settings = ExportSettings(**{**values, **over})
     refuse_unsafe(bad, unsafe(settings))
     return settings
@@ -184,8 +173,6 @@ def _mail_faults(settings: ExportSettings) -> list[str]:
     ]
     if not is_mail_address(settings.mail_to):
         faults.append("SENTINEL_EXPORT_MAIL_TO: must be exactly one mail address, without a name")
-    if settings.smtp_security not in ("starttls", "tls", "none"):
-        faults.append("SMTP_SECURITY: must be starttls, tls or none")
-    elif settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
+    if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
         faults.append("SMTP_SECURITY: none is only for a mail server on this machine")
     return faults

@@ -11,11 +11,12 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from environs import Env, EnvValidationError
+from marshmallow.validate import OneOf, Range, Validator
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.private_files import replace_private
@@ -34,40 +35,62 @@ def is_weak(secret: str) -> bool:
     return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
 
 
-class Environment(Env):
-    """The environment's variables. Reading does not raise: `malformed` returns what is wrong with those that were read.
+class _Environment(Env):
+    """The environment's variables. Reading does not raise: what is wrong is found when it is sealed.
 
-    An empty variable counts as not set, as compose files and shells express it.
+    Blanks around a value are left out, and an empty variable counts as not set, as compose files and shells express it.
     """
 
     def __init__(self) -> None:
         super().__init__(eager=False)
 
     def _get_value(self, env_key: str, default: Any) -> Any:
-        return super()._get_value(env_key, default) or default
+        value = super()._get_value(env_key, default)
+        return (value.strip() if isinstance(value, str) else value) or default
+
+    def malformed(self) -> dict[str, str]:
+        """Variable → what is wrong with its text, for every malformed variable that was read."""
+        try:
+            self.seal()
+        except EnvValidationError as error:
+            messages = dict(error.error_messages)  # type: ignore[arg-type]
+            return {name: "; ".join(map(str, messages)) for name, messages in sorted(messages.items())}
+        return {}
 
 
-def malformed(env: Env) -> dict[str, str]:
-    """Variable → what is wrong with its text, for every malformed variable that `env` (not eager) has read."""
-    try:
-        env.seal()
-    except EnvValidationError as error:
-        messages = dict(error.error_messages)  # type: ignore[arg-type]
-        return {name: "; ".join(map(str, messages)) for name, messages in sorted(messages.items())}
-    return {}
+_READERS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("str", "str | None"), _Environment.str),
+    "int": _Environment.int,
+    "float": _Environment.float,
+    "bool": _Environment.bool,
+    "Path": _Environment.path,
+    "uuid.UUID | None": _Environment.uuid,
+    "tuple[str, ...]": _Environment.list,
+}
+"""How a variable is read, by its field's type annotation as text."""
 
 
-def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
-    """`values` by field name, with the default where the field's variable is `bad`, so that the rest can be checked.
+def read_fields(kind: type[Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Every field of a settings class by name, from its variable or else its default; and variable → what is wrong with its text.
 
-    Raises `TypeError` for a field without a value: no code reads its variable, so that setting it would have no effect.
+    A field whose variable is malformed has its default, so that the rest can be checked.
     """
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    if unread := fields.keys() - values.keys():
-        raise TypeError(f"{kind.__name__}: nothing reads {', '.join(sorted(unread))}")
-    return {
-        name: fields[name].default if fields[name].metadata["env"] in bad else value for name, value in values.items()
-    }
+    env, values, fields = _Environment(), {}, dataclasses.fields(kind)
+    for field in fields:
+        how = {"validate": field.metadata["valid"]} if field.metadata["valid"] else {}
+        values[field.name] = _READERS[str(field.type)](env, field.metadata["env"], field.default, **how)
+    bad = env.malformed()
+    for field in fields:
+        if field.metadata["env"] in bad:
+            values[field.name] = field.default
+        elif isinstance(values[field.name], list):
+            values[field.name] = tuple(part.strip() for part in values[field.name] if part.strip())
+    return values, bad
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A command's options that were given; None is one that was not."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def without_faults_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]:
@@ -77,7 +100,7 @@ def without_faults_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]
 
 
 def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
-    """Raise `UnsafeConfiguration` with all that is malformed (`bad`, from `malformed`) or unsafe (`faults`, a line each) at once."""
+    """Raise `UnsafeConfiguration` with all that is malformed (`bad`, from `read_fields`) or unsafe (`faults`, a line each) at once."""
     messages = [f"{name}: {text}" for name, text in bad.items()] + without_faults_about(bad, faults)
     if messages:
         raise UnsafeConfiguration("\n".join(messages))
@@ -154,12 +177,17 @@ def _listed(given: str) -> tuple[str, ...]:
     return tuple(secret.strip() for secret in given.split(",") if secret.strip())
 
 
-def setting(env: str, help: str, default: Any = None) -> Any:
-    """A dataclass field that remembers its variable and what it is for."""
-    return dataclasses.field(default=default, metadata={"env": env, "help": help})
+def setting(env: str, help: str, default: Any = None, valid: Validator | None = None) -> Any:
+    """A dataclass field that remembers its variable, what it is for and which values it takes."""
+    return dataclasses.field(default=default, metadata={"env": env, "help": help, "valid": valid})
 
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
+COUNT = Range(min=1, max=1_000_000)
+PORT = Range(min=1, max=65535)
+PORT_OR_NONE = Range(min=0, max=65535)
+SMTP_SECURITY = OneOf(("starttls", "tls", "none"))
+TRUSTED_PROXIES = Range(min=0, max=5)
+LOG_LEVEL = OneOf(("debug", "info", "warning", "error"))
 LOG_LEVEL_HELP = "debug, info, warning or error."
 HEALTH_HELP = (
     "Separate port for /healthz, /readyz and /metrics, which the public must not reach; with 0 there is no /metrics."

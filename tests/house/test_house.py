@@ -15,7 +15,6 @@ import pytest
 
 from sentinel.cli.main import main
 from sentinel.platform.secret_files import SECRETS
-from sentinel.platform.settings import readable, setting
 from tests.support import answer_table, facts_table
 from tests.support.settings_table import programs, render
 
@@ -143,21 +142,10 @@ def of_fields() -> set[str]:
 
 
 def test_every_variable_of_the_table_is_read() -> None:
-    """Those of fields by the program's settings, which are refused where a field is read by nothing (`readable`)."""
+    """Those of fields by the program's settings, all of which `read_fields` reads."""
     text = code() + (REPO / "policies" / "order_sources.yaml").read_text()
     unread = {name for name in in_the_table() - of_fields() if not re.search(rf"(?:\"|secret: |key: ){name}\b", text)}
     assert not unread, f"nothing reads them: {sorted(unread)}"
-
-
-def test_a_setting_that_nothing_reads_is_refused() -> None:
-    @dataclasses.dataclass
-    class Example:
-        read: str = setting("EXAMPLE_READ", "Is read.", "")
-        unread: str = setting("EXAMPLE_UNREAD", "Is documented alone.", "")
-
-    assert readable(Example, {"read": "a", "unread": "b"}, ["EXAMPLE_UNREAD"]) == {"read": "a", "unread": ""}
-    with pytest.raises(TypeError, match="Example: nothing reads unread"):
-        readable(Example, {"read": "a"}, [])
 
 
 def test_every_secret_may_stand_in_a_file() -> None:

@@ -50,7 +50,9 @@ _SIZES = "select name, pg_relation_size(name::regclass) from unnest(%s::text[]) 
 _SEQUENCES = """
 select format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value is not null from pg_sequences
 """
-_OTHERS = "select count(*) from pg_stat_activity where datname = %s and backend_type = 'client backend' and pid <> all(%s)"
+_OTHERS = (
+    "select count(*) from pg_stat_activity where datname = %s and backend_type = 'client backend' and pid <> all(%s)"
+)
 """Clients: an autovacuum worker is nobody's, and may come to any database at any time."""
 _END_ALL = "select count(pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = %s"
 _END = f"{_END_ALL} and pid = any(%s)"

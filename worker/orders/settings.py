@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import uuid
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marshmallow.validate import Length, OneOf, Range
+from marshmallow.validate import OneOf, Range
 
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.outbound.client import is_http_url
@@ -21,12 +20,15 @@ from sentinel.platform.settings import (
     ADDRESS_CONNECTIONS_HELP,
     BEHIND_TLS,
     CONNECTIONS_HELP,
+    COUNT,
     HEALTH_HELP,
+    LOG_LEVEL,
     LOG_LEVEL_HELP,
-    LOG_LEVELS,
-    Environment,
-    malformed,
-    readable,
+    PORT,
+    PORT_OR_NONE,
+    TRUSTED_PROXIES,
+    given,
+    read_fields,
     refuse_unsafe,
     setting,
 )
@@ -34,6 +36,7 @@ from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same
 
 MOST_BODY_BYTES = 4 << 20
 """The highest limit that may be set for a delivery's body."""
+_SECONDS = Range(min=0, max=3600, min_inclusive=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class OrderReviewSettings:
         " Default SENTINEL_DATABASE_URL, else the embedded one.",
         "",
     )
-    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none", valid=OneOf(POOLERS))
     stripe_webhook_secrets: tuple[str, ...] = setting(
         "SENTINEL_STRIPE_WEBHOOK_SECRETS",
         "Signing secrets of Stripe's webhook endpoint /webhooks/stripe, comma separated, newest first; if not set, the endpoint does not exist.",
@@ -61,24 +64,26 @@ class OrderReviewSettings:
         "SENTINEL_POLICIES_DIR", "Folder with order_sources.yaml and order_signals.yaml.", policies_dir()
     )
     host: str = setting("SENTINEL_ORDERS_HOST", "Address the intake listens on.", "127.0.0.1")
-    port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862)
-    processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1)
+    port: int = setting("SENTINEL_ORDERS_PORT", "Port of the intake.", 7862, valid=PORT)
+    processes: int = setting("SENTINEL_ORDERS_PROCESSES", "Server processes of the intake.", 1, valid=COUNT)
     threads: int = setting(
         "SENTINEL_ORDERS_THREADS",
         "Threads per process for calls to other systems about one order: look-ups, a model, a shop.",
         48,
+        valid=COUNT,
     )
     health_host: str = setting("SENTINEL_ORDERS_HEALTH_HOST", "Address the health port listens on.", "127.0.0.1")
-    health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0)
-    max_connections: int = setting("SENTINEL_ORDERS_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000)
+    health_port: int = setting("SENTINEL_ORDERS_HEALTH_PORT", HEALTH_HELP, 0, valid=PORT_OR_NONE)
+    max_connections: int = setting("SENTINEL_ORDERS_MAX_CONNECTIONS", CONNECTIONS_HELP, 2000, valid=COUNT)
     max_connections_per_address: int = setting(
-        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200
+        "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS", ADDRESS_CONNECTIONS_HELP, 200, valid=COUNT
     )
-    pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
+    pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16, valid=COUNT)
     trusted_proxies: int = setting(
         "SENTINEL_TRUSTED_PROXIES",
         "How many proxies in front of this program set X-Forwarded-For and X-Forwarded-Proto; a sender's address is then taken from X-Forwarded-For.",
         0,
+        valid=TRUSTED_PROXIES,
     )
     behind_tls: bool = setting(
         "SENTINEL_BEHIND_TLS",
@@ -89,29 +94,37 @@ class OrderReviewSettings:
         "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
         "Deliveries per second from one address (IPv6: from one /64 network), with a valid signature or not, over all processes.",
         100,
+        valid=COUNT,
     )
-    address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries that an address may make at once.", 600)
+    address_burst: int = setting(
+        "SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries that an address may make at once.", 600, valid=COUNT
+    )
     max_body_bytes: int = setting(
         "SENTINEL_ORDERS_MAX_BODY_BYTES",
         "Largest body of a delivery; a larger one is refused with 413. An order of Shopify takes one to three kilobytes per order line. At most 4194304.",
         MAX_BYTES,
+        valid=Range(min=1024, max=MOST_BODY_BYTES),
     )
     budget_seconds: float = setting(
         "SENTINEL_ORDERS_BUDGET_SECONDS",
         "Time for one order in all; when it is used up, the order goes to a person. Must be more than 16 where look-ups or a model are used.",
         30.0,
+        valid=_SECONDS,
     )
     lease_seconds: float = setting(
         "SENTINEL_ORDERS_LEASE_SECONDS",
-        "After this long another process takes over an order that is not finished; must be more than SENTINEL_ORDERS_BUDGET_SECONDS.", 35.0,
-    )  # fmt: skip
+        "After this long another process takes over an order that is not finished; must be more than SENTINEL_ORDERS_BUDGET_SECONDS.", 35.0, valid=_SECONDS)  # fmt: skip
     authority_timeout_seconds: float = setting(
-        "SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS", "Longest call to the authority, retries included.", 5.0
+        "SENTINEL_ORDERS_AUTHORITY_TIMEOUT_SECONDS",
+        "Longest call to the authority, retries included.",
+        5.0,
+        valid=_SECONDS,
     )
     poll_seconds: float = setting(
         "SENTINEL_ORDERS_POLL_SECONDS",
         "How often the background task looks for unfinished orders, decided approvals and work that is due.",
         0.5,
+        valid=_SECONDS,
     )
     shop_url: str = setting(
         "SENTINEL_SHOP_URL",
@@ -119,11 +132,14 @@ class OrderReviewSettings:
         "",
     )
     shop_key: str = setting("SENTINEL_SHOP_KEY", "Bearer key for the shop; if not set, none is sent.", "")
-    shop_timeout_seconds: float = setting("SENTINEL_SHOP_TIMEOUT_SECONDS", "Longest call to the shop.", 3.0)
+    shop_timeout_seconds: float = setting(
+        "SENTINEL_SHOP_TIMEOUT_SECONDS", "Longest call to the shop.", 3.0, valid=_SECONDS
+    )
     shop_under_way_seconds: float = setting(
         "SENTINEL_SHOP_UNDER_WAY_SECONDS",
         "After a call that the shop did not answer, the order is only looked up there for this long before the call is repeated.",
         10.0,
+        valid=_SECONDS,
     )
     slack_webhook_url: str = setting(
         "SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook for alerts; if not set, alerts go to the log.", ""
@@ -144,8 +160,9 @@ class OrderReviewSettings:
         "SENTINEL_ORDERS_MODEL_TIMEOUT_SECONDS",
         "Longest wait for the model's score, including second requests after a malformed answer.",
         3.0,
+        valid=_SECONDS,
     )
-    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info")
+    log_level: str = setting("SENTINEL_LOG_LEVEL", LOG_LEVEL_HELP, "info", valid=LOG_LEVEL)
     failpoint: str = setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only.", "")
     failpoints_allowed: bool = setting("SENTINEL_ALLOW_FAILPOINTS", "1 allows SENTINEL_FAILPOINT; tests only.", False)
 
@@ -157,51 +174,14 @@ NO_TIME_TO_ASK = (
     " look-ups or a model are asked"
 )
 
-_ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(OrderReviewSettings)}
-_TEXTS = ("authority_url", "api_key", "database_url", "shop_url", "shop_key", "slack_webhook_url", "model_url", "model_name",
-          "model_key", "failpoint")  # fmt: skip
-_COUNTS = ("processes", "threads", "max_connections", "max_connections_per_address", "pool_size", "address_per_second", "address_burst")  # fmt: skip
-_SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "poll_seconds", "shop_timeout_seconds",
-            "shop_under_way_seconds", "model_timeout_seconds")  # fmt: skip
-
 
 def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> OrderReviewSettings:
     """Read the settings from the environment; `overrides` are a command's options, None where one was not given.
 
     Raises `UnsafeConfiguration` with every fault.
     """
-    env, default = Environment(), OrderReviewSettings()
-    values: dict[str, Any] = {name: env.str(_ENV[name], getattr(default, name)).strip() for name in _TEXTS}
-    values |= {
-        name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
-    }
-    values |= {
-        name: env.float(_ENV[name], getattr(default, name), validate=Range(min=0, max=3600, min_inclusive=False))
-        for name in _SECONDS
-    }
-    values |= {
-        "max_body_bytes": env.int(
-            _ENV["max_body_bytes"], default.max_body_bytes, validate=Range(min=1024, max=MOST_BODY_BYTES)
-        ),
-        "tenant_id": env.uuid(_ENV["tenant_id"], None),
-        "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
-        "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
-        "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
-        "port": env.int(_ENV["port"], default.port, validate=Range(min=1, max=65535)),
-        "health_host": env.str(_ENV["health_host"], default.health_host, validate=Length(min=1)),
-        "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
-        "trusted_proxies": env.int(_ENV["trusted_proxies"], default.trusted_proxies, validate=Range(min=0, max=5)),
-        "stripe_webhook_secrets": tuple(
-            filter(None, (part.strip() for part in env.str(_ENV["stripe_webhook_secrets"], "").split(",")))
-        ),
-        "behind_tls": env.bool(_ENV["behind_tls"], default.behind_tls),
-        "alerts_on_this_machine": env.bool(_ENV["alerts_on_this_machine"], default.alerts_on_this_machine),
-        "failpoints_allowed": env.bool(_ENV["failpoints_allowed"], default.failpoints_allowed),
-        "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(LOG_LEVELS)),
-    }
-    bad = malformed(env)
-    values = readable(OrderReviewSettings, values, bad)
-    values |= {key: value for key, value in overrides.items() if value is not None}
+    values, bad = read_fields(OrderReviewSettings)
+    values |= given(overrides)
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL", "")
     settings = OrderReviewSettings(**values)
     refuse_unsafe(bad, _elsewhere(settings.database_url) + unsafe(settings, needs_authority=needs_authority))

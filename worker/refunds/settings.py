@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from environs import Env, EnvError
+from marshmallow.validate import OneOf, Range
 
 from sentinel.platform.outbound.client import is_http_url
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import read_secret
-from sentinel.platform.settings import UnsafeConfiguration, confirm_secrets, is_weak, setting, without_faults_about
+from sentinel.platform.settings import (
+    COUNT,
+    PORT,
+    PORT_OR_NONE,
+    SMTP_SECURITY,
+    UnsafeConfiguration,
+    confirm_secrets,
+    is_weak,
+    read_fields,
+    setting,
+    without_faults_about,
+)
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
 from worker.refunds.rows import DEFAULT_AGENT
@@ -26,6 +35,7 @@ from worker.settlement.settings import faults as settlement_faults
 
 _KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
 
+_SECONDS = Range(min=0, max=86400, min_inclusive=False, max_inclusive=False)
 SPARE_CONNECTIONS = 4
 """Connections to the ledger's database in addition to one per lane, for heartbeat, periodic tasks and health checks."""
 
@@ -42,7 +52,7 @@ class WorkerSettings:
         "address of the database with the refunds schema; default SENTINEL_DATABASE_URL, else the embedded one",
     )
     # A pooler in transaction mode keeps no session state: settings made when a connection opens are lost there.
-    database_pooler: str = setting(POOLER, POOLER_HELP, "none")
+    database_pooler: str = setting(POOLER, POOLER_HELP, "none", valid=OneOf(POOLERS))
     # Where the embedded PostgreSQL lives when no address is given.
     data_dir: Path = setting("SENTINEL_DATA_DIR", "folder of the embedded PostgreSQL", Path("var"))
     # One worker serves one tenant.
@@ -62,16 +72,21 @@ class WorkerSettings:
         "WORKER_BATCH",
         "rows per claim: enough for several calls to the authority at once, and few enough to be finished within a lease",
         128,
+        valid=COUNT,
     )
     # Calls to the authority at the same time.
-    concurrency: int = setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
+    concurrency: int = setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16, valid=COUNT)
     # Batches at the same time: while one waits for its commit, another asks and a third decides. A fourth only waits for them.
-    lanes: int = setting("WORKER_LANES", "batches processed at the same time", 3)
+    lanes: int = setting("WORKER_LANES", "batches processed at the same time", 3, valid=COUNT)
     # After this without a heartbeat another worker may take a row.
-    lease_seconds: float = setting("WORKER_LEASE_SECONDS", "how long a claim lasts unless it is renewed", 30.0)
-    heartbeat_seconds: float = setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0)
+    lease_seconds: float = setting(
+        "WORKER_LEASE_SECONDS", "how long a claim lasts unless it is renewed", 30.0, valid=_SECONDS
+    )
+    heartbeat_seconds: float = setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0, valid=_SECONDS)
     # One call to the authority, retries included.
-    guard_timeout_seconds: float = setting("WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0)
+    guard_timeout_seconds: float = setting(
+        "WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0, valid=_SECONDS
+    )
     # From asking for a start to the last call or commit under it; after that the start must be asked for again. Until
     # this time and any call still in flight are over, nobody can resolve the operation as not executed.
     act_seconds: float = setting(
@@ -84,9 +99,12 @@ class WorkerSettings:
         "WORKER_MAX_ATTEMPTS",
         "failed attempts after which a row becomes ERROR: refused starts, failures of the row itself, workers that ended while processing it; outages do not count",
         8,
+        valid=COUNT,
     )
     # Pauses after failed attempts double from the first value to the second, with jitter.
-    backoff_seconds: float = setting("WORKER_BACKOFF_SECONDS", "first pause after a call without an answer", 1.0)
+    backoff_seconds: float = setting(
+        "WORKER_BACKOFF_SECONDS", "first pause after a call without an answer", 1.0, valid=_SECONDS
+    )
     backoff_max_seconds: float = setting(
         "WORKER_BACKOFF_MAX_SECONDS",
         "longest pause after a call without an answer; when the authority is back, rows that wait for it are processed within seconds",
@@ -94,7 +112,7 @@ class WorkerSettings:
     )
     # How often an idle worker looks for work and for decided approvals.
     poll_seconds: float = setting(
-        "WORKER_POLL_SECONDS", "how often an idle worker looks for due rows and decided approvals", 0.5
+        "WORKER_POLL_SECONDS", "how often an idle worker looks for due rows and decided approvals", 0.5, valid=_SECONDS
     )
     # /healthz, /readyz and /metrics of a worker with --loop; not for the public.
     health_host: str = setting("WORKER_HEALTH_HOST", "address the health port listens on", "127.0.0.1")
@@ -102,6 +120,7 @@ class WorkerSettings:
         "WORKER_HEALTH_PORT",
         "port for /healthz, /readyz and /metrics with --loop, another one for each worker on a machine; 0: they are off",
         0,
+        valid=PORT_OR_NONE,
     )
     # What signs the links of confirm cards; the public board must have the same.
     confirm_secrets: tuple[str, ...] = setting(
@@ -117,11 +136,17 @@ class WorkerSettings:
     )
     # After this an unanswered card ends its row as DENIED.
     confirm_expires_seconds: int = setting(
-        "CONFIRM_EXPIRES_SECONDS", "how long a customer can answer a confirm card; after that the row is DENIED", 86400
+        "CONFIRM_EXPIRES_SECONDS",
+        "how long a customer can answer a confirm card; after that the row is DENIED",
+        86400,
+        valid=Range(min=60, max=90 * 86400),
     )
     # How a link gets to its customer.
     notifier: str = setting(
-        "WORKER_NOTIFIER", "how confirm links are sent: file, smtp, or log (which sends nothing)", "file"
+        "WORKER_NOTIFIER",
+        "how confirm links are sent: file, smtp, or log (which sends nothing)",
+        "file",
+        valid=OneOf(["log", "file", "smtp"]),
     )
     outbox_dir: Path = setting(
         "WORKER_OUTBOX_DIR",
@@ -129,12 +154,19 @@ class WorkerSettings:
         Path("var/outbox"),
     )
     smtp_host: str = setting("SMTP_HOST", "mail server; required with WORKER_NOTIFIER=smtp", "")
-    smtp_port: int = setting("SMTP_PORT", "port of the mail server", 587)
-    smtp_security: str = setting("SMTP_SECURITY", "starttls, tls, or none (loopback only)", "starttls")
+    smtp_port: int = setting("SMTP_PORT", "port of the mail server", 587, valid=PORT)
+    smtp_security: str = setting(
+        "SMTP_SECURITY", "starttls, tls, or none (loopback only)", "starttls", valid=SMTP_SECURITY
+    )
     smtp_username: str = setting("SMTP_USERNAME", "account on the mail server; if not set, there is no login", "")
     smtp_password: str = setting("SMTP_PASSWORD", "password of that account", "")
     smtp_from: str = setting("SMTP_FROM", "address that mail is sent from; required with WORKER_NOTIFIER=smtp", "")
-    smtp_timeout_seconds: float = setting("SMTP_TIMEOUT_SECONDS", "longest time for sending one mail, in all", 10.0)
+    smtp_timeout_seconds: float = setting(
+        "SMTP_TIMEOUT_SECONDS",
+        "longest time for sending one mail, in all",
+        10.0,
+        valid=Range(min=0, max=60, min_inclusive=False),
+    )
     # The model critic: an OpenAI-compatible endpoint. Without it the rules critic judges alone.
     critic_url: str = setting(
         "SENTINEL_CRITIC_URL",
@@ -210,23 +242,10 @@ class WorkerSettings:
         return self.lanes + SPARE_CONNECTIONS
 
 
-_READERS: Mapping[str, Callable[[Env, str], Any]] = {
-    **dict.fromkeys(("str", "str | None", "tuple[str, ...]"), lambda env, name: env.str(name)),
-    "int": lambda env, name: env.int(name),
-    "float": lambda env, name: env.float(name),
-    "bool": lambda env, name: env.bool(name),
-    "Path": lambda env, name: Path(env.str(name)),
-    "uuid.UUID | None": lambda env, name: env.uuid(name),
-}
-"""How an environment variable is parsed, by its field's type annotation as text."""
-
-
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
     """Settings from the environment. Raises `UnsafeConfiguration` with everything that is wrong in one line."""
-    bad: dict[str, str] = {}
-    values = _values(bad)
-    problems = [f"{variable} {text}" for variable, text in bad.items()]
-    values["authority_url"] = values["authority_url"].strip()  # an env file may leave a blank at its end
+    values, bad = read_fields(WorkerSettings)
+    problems = [f"{variable}: {text.rstrip('.')}" for variable, text in bad.items()]
     values["confirm_secrets"] = confirm_secrets()
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
     if needs_authority:
@@ -237,22 +256,6 @@ def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = T
     if problems:
         raise UnsafeConfiguration("settings: " + "; ".join(problems))
     return settings
-
-
-def _values(bad: dict[str, str]) -> dict[str, Any]:
-    """Return every field's value; a variable that cannot be parsed gets its default, and `bad` says why."""
-    env, values = Env(), {}
-    for name, spec in WorkerSettings.__dataclass_fields__.items():
-        variable = spec.metadata["env"]
-        values[name] = spec.default
-        # An empty variable is how compose files and shells say "not set".
-        if not os.environ.get(variable):
-            continue
-        try:
-            values[name] = _READERS[str(spec.type)](env, variable)
-        except EnvError:
-            bad[variable] = f"is not a valid {spec.type.split(' ')[0]}"
-    return values
 
 
 def _api_key(file: Path | None, problems: list[str]) -> str:
@@ -275,16 +278,6 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     found = []
     if not is_http_url(settings.authority_url):
         found.append("SENTINEL_URL must look like http://host:port")
-    for name in ("batch", "concurrency", "lanes", "max_attempts"):
-        if getattr(settings, name) < 1:
-            found.append(f"{_variable(name)} must be at least 1")
-    for name in ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "poll_seconds"):
-        if not 0 < getattr(settings, name) < 86400:
-            found.append(f"{_variable(name)} must be more than 0 and less than a day")
-    if settings.database_pooler not in POOLERS:
-        found.append(f"{POOLER} must be {' or '.join(POOLERS)}")
-    if not 0 <= settings.health_port <= 65535:
-        found.append("WORKER_HEALTH_PORT must be 0 to 65535")
     if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
         found.append("WORKER_BACKOFF_MAX_SECONDS must be at least WORKER_BACKOFF_SECONDS and less than a day")
     shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
@@ -312,10 +305,6 @@ def _confirm_faults(settings: WorkerSettings) -> list[str]:
     address = urlsplit(settings.confirm_base_url)
     if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
         found.append("CONFIRM_BASE_URL must look like https://host or https://host/path")
-    if not 60 <= settings.confirm_expires_seconds <= 90 * 86400:
-        found.append("CONFIRM_EXPIRES_SECONDS must be at least 60 and at most 90 days")
-    if settings.notifier not in ("log", "file", "smtp"):
-        found.append("WORKER_NOTIFIER must be log, file or smtp")
     return found + (_smtp_faults(settings) if settings.notifier == "smtp" else [])
 
 
@@ -325,15 +314,9 @@ def _smtp_faults(settings: WorkerSettings) -> list[str]:
         for name in ("smtp_host", "smtp_from")
         if not getattr(settings, name)
     ]
-    if settings.smtp_security not in ("starttls", "tls", "none"):
-        found.append("SMTP_SECURITY must be starttls, tls or none")
     if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
         # A link is a bearer secret: it does not travel in the clear.
         found.append("SMTP_SECURITY=none is for a mail server on this machine only")
-    if not 1 <= settings.smtp_port <= 65535:
-        found.append("SMTP_PORT must be 1 to 65535")
-    if not 0 < settings.smtp_timeout_seconds <= 60:
-        found.append("SMTP_TIMEOUT_SECONDS must be more than 0 and at most 60")
     return found
 
 

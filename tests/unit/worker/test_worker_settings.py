@@ -75,7 +75,8 @@ def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: py
     with pytest.raises(UnsafeConfiguration) as bad:
         read_settings()
     assert str(bad.value) == (
-        "settings: WORKER_HEARTBEAT_SECONDS is not a valid float; WORKER_LANES must be at least 1"
+        "settings: WORKER_HEARTBEAT_SECONDS: Not a valid number; "
+        "WORKER_LANES: Must be greater than or equal to 1 and less than or equal to 1000000"
     )
 
 
