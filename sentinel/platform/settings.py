@@ -188,7 +188,7 @@ PORT_OR_NONE = Range(min=0, max=65535)
 SMTP_SECURITY = OneOf(("starttls", "tls", "none"))
 TRUSTED_PROXIES = Range(min=0, max=5)
 LOG_LEVEL = OneOf(("debug", "info", "warning", "error"))
-LOG_LEVEL_HELP = "debug, info, warning or error."
+LOG_LEVEL_HELP = "Least severe lines that are logged."
 HEALTH_HELP = (
     "Separate port for /healthz, /readyz and /metrics, which the public must not reach; with 0 there is no /metrics."
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from marshmallow.validate import OneOf, Range
 
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.settings import Settings
@@ -36,7 +37,7 @@ def programs() -> list[tuple[str, type[Any]]]:
     ]  # fmt: skip
 
 
-_COLUMNS = "| Variable | Default | Meaning |\n|---|---|---|\n"
+_COLUMNS = "| Variable | Default | Values | Meaning |\n|---|---|---|---|\n"
 
 _SOURCES = """
 ## Senders of orders
@@ -166,12 +167,12 @@ def _senders() -> str:
         if old := source.get("old_secret"):
             rows.append((old["env"], f"Secret of `{name}` until {old['until']}"))
         rows += [(one["key"], f"Key for {one['url']}") for one in source.get("lookups", ()) if "key" in one]
-    return _COLUMNS + "".join(f"| `{variable}` | – | {_sentence(text)} |\n" for variable, text in rows)
+    return _COLUMNS + "".join(f"| `{variable}` | – | – | {_sentence(text)} |\n" for variable, text in rows)
 
 
 def _table(kind: type[Any]) -> str:
     rows = [
-        f"| `{field.metadata['env']}` | {_default(field.default)} | {_sentence(field.metadata['help'])} |\n"
+        f"| `{field.metadata['env']}` | {_default(field.default)} | {_permitted(field)} | {_sentence(field.metadata['help'])} |\n"
         for field in dataclasses.fields(kind)
     ]
     return _COLUMNS + "".join(rows)
@@ -183,6 +184,17 @@ def _default(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`" if value not in (None, "", ()) else "–"
+
+
+def _permitted(field: dataclasses.Field[Any]) -> str:
+    valid = field.metadata["valid"]
+    if isinstance(valid, OneOf):
+        return ", ".join(f"`{choice}`" for choice in valid.choices)
+    if isinstance(valid, Range):
+        if valid.min_inclusive:
+            return f"{valid.min:g} to {valid.max:d}"
+        return f"more than {valid.min:g}, {'at most' if valid.max_inclusive else 'less than'} {valid.max:d}"
+    return "on, off" if field.type == "bool" else "–"
 
 
 def _sentence(text: str) -> str:
