@@ -127,7 +127,8 @@ def test_mutant_that_joins_budgets_is_caught(roomy: Fixtures) -> None:
 PUT_PARTS = """
 insert into sentinel.usage_parts (tenant_id, limit_key, bucket, window_seconds, cap_minor)
 select u.tenant_id, u.limit_key, u.bucket - nth * interval '5 minutes', u.window_seconds, u.cap_minor
-from sentinel.usage u cross join generate_series(1, %(number)s) as nth where u.window_seconds = 3600 on conflict do nothing
+from (select distinct on (tenant_id, limit_key) * from sentinel.usage where window_seconds = 3600 order by tenant_id, limit_key, bucket desc) as u
+cross join generate_series(1, %(number)s) as nth on conflict do nothing
 """
 
 
