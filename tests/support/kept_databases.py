@@ -155,7 +155,7 @@ class KeptDatabases:
     def _emptied(self, kept: _Kept) -> bool:
         """Whether its rows and sequences are the template's again; False where it is to be dropped instead."""
         try:
-            with SESSIONS.entered(self._address(kept.name)) as connection:
+            with SESSIONS.emptying(self._address(kept.name)) as connection:
                 return _fingerprint(connection) == kept.fingerprint and _restore(
                     connection, self._contents[kept.template]
                 )
@@ -229,8 +229,7 @@ def _restore(connection: psycopg.Connection[Any], wanted: _Contents) -> bool:
     moved = {name: at for name, at in _sequences(connection).items() if wanted.sequences[name] != at}
     connection.execute(
         "; ".join(
-            ["set session_replication_role = replica"]
-            + [f"delete from {name}" for name in written]
+            [f"delete from {name}" for name in written]
             + [
                 f"select setval('{name}', {at}, {called})"
                 for name, (at, called) in wanted.sequences.items()
@@ -242,5 +241,4 @@ def _restore(connection: psycopg.Connection[Any], wanted: _Contents) -> bool:
     for name in changed:
         with connection.cursor().copy(_copy(name, wanted.tables[name], "from stdin")) as copy:
             copy.write(wanted.rows[name][0])
-    connection.execute("reset session_replication_role", prepare=False)
     return True

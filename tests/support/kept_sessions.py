@@ -30,8 +30,9 @@ AS_AT_THE_START = b"reset all; reset role; unlisten *; close all; discard sequen
 """The last for `kept_databases`: what a session wrote is counted there at once."""
 
 
-OWN, POOLED, OF_LOOP = "own", "pooled", "of a loop"
+OWN, POOLED, OF_LOOP, EMPTYING = "own", "pooled", "of a loop", "emptying"
 """Whose session it is: each prepares other statements, under names of its own."""
+WITHOUT_TRIGGERS = "-c session_replication_role=replica"
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +109,17 @@ class KeptSessions:
                 session.pgconn.finish()
 
     @contextmanager
-    def entered(self, address: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection that prepares everything, for a block that leaves the session as it was or raises: it is ready at once."""
-        connection = connect(address)
+    def emptying(self, address: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection that prepares everything and that no trigger of ours sees, for a block that leaves the session as it was or raises.
+
+        Its sessions serve nothing else: PostgreSQL forgets each plan of one in which the triggers are turned off or on.
+        """
+        session = self.take(EMPTYING, address)
+        connection = (
+            psycopg.connect(address, autocommit=True, options=WITHOUT_TRIGGERS)
+            if session is None
+            else _resumed(psycopg.Connection, session)
+        )
         connection.prepare_threshold = 0
         try:
             yield connection
@@ -118,7 +127,7 @@ class KeptSessions:
             connection.close()
             raise
         with self._changing:
-            self._ready[_database(address)].append(_Session(OWN, address, *_taken_from(connection)))
+            self._ready[_database(address)].append(_Session(EMPTYING, address, *_taken_from(connection)))
 
 
 class _Kept(psycopg.Connection[Any]):
