@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -27,6 +28,7 @@ from sentinel.store.embedded import (
 )
 from sentinel.store.embedded.logins import LOGINS
 from tests.support.busy import long_enough
+from tests.support.warm_process import WarmProcess
 
 IS_ROOT = os.geteuid() == 0
 
@@ -53,14 +55,20 @@ except EmbeddedError as error:
 """
 
 
+WARM = partial(WarmProcess, imported=("psycopg", "sentinel.store.embedded"))
+
+
 class Holder:
     """Another process that runs or shares the server of a folder."""
 
     def __init__(self, base: Path, kind: str, extra: str = "", package_root: Path = PACKAGE_ROOT) -> None:
-        self.process = subprocess.Popen(
+        # Of another place's package nothing is imported yet.
+        start = WARM if package_root == PACKAGE_ROOT else subprocess.Popen
+        self.process = start(
             [sys.executable, "-c", HOLD, str(base), kind, extra],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=2,  # ours, also where pytest captures it
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package_root), os.environ.get("PYTHONPATH", "")])},
         )

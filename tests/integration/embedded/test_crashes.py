@@ -37,6 +37,12 @@ from tests.support.embedded_servers import (
 from tests.support.served_programs import never
 
 
+@pytest.fixture
+def base(used_base: Path) -> Path:
+    """A server has run in it: what a first start makes is not what is tried here."""
+    return used_base
+
+
 def _survivors(base: Path, create: str) -> int:
     """Rows still there after the server was killed in mid-flight and started again by the same object."""
     embedded = Embedded(base, own=True)
@@ -236,22 +242,22 @@ def _stranger_lives_through_remove(base: Path) -> bool:
         stranger.wait()
 
 
-def test_a_process_that_is_not_ours_is_never_signalled(base: Path) -> None:
-    assert _stranger_lives_through_remove(base)
+def test_a_process_that_is_not_ours_is_never_signalled(new_base: Path) -> None:
+    assert _stranger_lives_through_remove(new_base)
 
 
-def test_mutant_that_believes_the_pid_file_signals_a_stranger(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_that_believes_the_pid_file_signals_a_stranger(new_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "belongs_to", lambda pid, _: alive(pid))
     monkeypatch.setattr(process, "strays", lambda _: [])
-    assert not _stranger_lives_through_remove(base)
+    assert not _stranger_lives_through_remove(new_base)
 
 
-def test_an_initdb_cut_short_is_done_again(base: Path) -> None:
-    half_made = base / "postgres" / f"{find_binaries().major}.new-halfmade"
+def test_an_initdb_cut_short_is_done_again(new_base: Path) -> None:
+    half_made = new_base / "postgres" / f"{find_binaries().major}.new-halfmade"
     half_made.mkdir(parents=True)
     (half_made / "PG_VERSION").write_text("18\n")
-    for folder in (base, base / "postgres"):
+    for folder in (new_base, new_base / "postgres"):
         folder.chmod(0o711)
-    with running(base) as running_server:
+    with running(new_base) as running_server:
         assert ask(running_server.admin_url, "SELECT 1") == (1,)
     assert not half_made.exists()

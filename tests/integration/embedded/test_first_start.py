@@ -67,13 +67,13 @@ def test_a_new_folder_gets_a_durable_checksummed_utf8_database_on_a_private_sock
     assert stat.S_IMODE(base.stat().st_mode) == (0o711 if IS_ROOT else 0o700)
 
 
-def test_a_warm_start_and_a_clean_stop_take_less_than_two_seconds_and_keep_the_rows(base: Path) -> None:
-    with running(base) as first:
+def test_a_warm_start_and_a_clean_stop_take_less_than_two_seconds_and_keep_the_rows(used_base: Path) -> None:
+    with running(used_base) as first:
         ask(first.admin_url, "CREATE TABLE kept AS SELECT 7 AS n")
     took = []
     for _ in range(3):  # a process that stands still delays one of them
         began = time.monotonic()
-        with running(base) as again:
+        with running(used_base) as again:
             assert ask(again.admin_url, "SELECT n FROM kept") == (7,)
         took.append(time.monotonic() - began)
     assert in_time(min(took), 2.0)
@@ -169,8 +169,8 @@ def test_url_percent_encodes_every_part() -> None:
     assert place.url(user="x@y", database="d/e") == "postgresql://x%40y@/d%2Fe?host=%2Fa%20b%2F%25%3F%26&port=5432"
 
 
-def test_settings_replace_ours_and_durability_is_not_for_sale(base: Path) -> None:
-    with running(base, settings={"max_connections": "30", "wal_buffers": "1MB"}) as running_server:
+def test_settings_replace_ours_and_durability_is_not_for_sale(used_base: Path) -> None:
+    with running(used_base, settings={"max_connections": "30", "wal_buffers": "1MB"}) as running_server:
         changed = settings_of(running_server.admin_url, "max_connections", "wal_buffers")
         assert changed == {"max_connections": "30", "wal_buffers": "1MB"}
     for weaker in ({"fsync": "off"}, {"Synchronous_Commit": "off"}, {"full_page_writes": "off"}, {"x -c fsync": "off"}):

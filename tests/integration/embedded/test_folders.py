@@ -79,24 +79,24 @@ def test_a_lost_relocated_folder_is_never_replaced_by_an_empty_one(base: Path) -
     remove(hidden)
 
 
-def test_remove_leaves_nothing_and_is_harmless_twice(base: Path) -> None:
-    with running(base, own=True) as running_server:
+def test_remove_leaves_nothing_and_is_harmless_twice(used_base: Path) -> None:
+    with running(used_base, own=True) as running_server:
         with pytest.raises(EmbeddedError, match="in use"):
-            remove(base)
+            remove(used_base)
         assert ask(running_server.admin_url, "SELECT 1") == (1,)
-    remove(base)
-    remove(base)
-    assert not base.exists()
+    remove(used_base)
+    remove(used_base)
+    assert not used_base.exists()
     assert not running_server.socket_dir.exists()
-    assert list(layout.Layout.of(base).relocated()) == []
+    assert list(layout.Layout.of(used_base).relocated()) == []
 
 
-def test_remove_keeps_what_is_not_the_servers(base: Path) -> None:
-    with running(base):
+def test_remove_keeps_what_is_not_the_servers(used_base: Path) -> None:
+    with running(used_base):
         pass
-    (base / "keys.json").write_text("{}")
-    remove(base)
-    assert [path.name for path in base.iterdir()] == ["keys.json"]
+    (used_base / "keys.json").write_text("{}")
+    remove(used_base)
+    assert [path.name for path in used_base.iterdir()] == ["keys.json"]
 
 
 def test_a_lock_on_a_removed_file_is_not_taken_for_a_lock(tmp_path: Path) -> None:
@@ -112,12 +112,12 @@ def test_a_lock_on_a_removed_file_is_not_taken_for_a_lock(tmp_path: Path) -> Non
     fresh.close()
 
 
-def test_a_killed_program_leaves_no_stale_lock(base: Path, holders: list[Holder]) -> None:
-    holders.append(Holder(base, "shared"))
+def test_a_killed_program_leaves_no_stale_lock(used_base: Path, holders: list[Holder]) -> None:
+    holders.append(Holder(used_base, "shared"))
     holders[0].server()
     os.kill(holders[0].process.pid, signal.SIGKILL)
     holders[0].process.wait()
-    with running(base, own=True) as running_server:
+    with running(used_base, own=True) as running_server:
         assert running_server.started_by_us
 
 

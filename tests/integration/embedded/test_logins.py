@@ -27,6 +27,12 @@ TRUSTING = "# as an older version left it\nlocal all all trust\nhost all all 127
 
 
 @pytest.fixture
+def base(used_base: Path) -> Path:
+    """A server has run in it: what a first start makes is not what is tried here."""
+    return used_base
+
+
+@pytest.fixture
 def server(base: Path) -> Iterator[RunningServer]:
     with running(base, own=True) as found:
         yield found
@@ -204,11 +210,11 @@ def test_the_verifier_is_the_server_s_own(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "tenants list", "serve"])
-def test_commands_on_a_folder_without_a_database_say_what_to_run_and_make_none(base: Path, command: str) -> None:
-    ran = run(*command.split(), SENTINEL_DATA_DIR=str(base), SENTINEL_PORT=str(free_port()))
+def test_commands_on_a_folder_without_a_database_say_what_to_run_and_make_none(new_base: Path, command: str) -> None:
+    ran = run(*command.split(), SENTINEL_DATA_DIR=str(new_base), SENTINEL_PORT=str(free_port()))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-    assert f"there is no database in {base}: `sentinel migrate` creates an empty one there" in ran.stderr
-    assert not base.exists()
+    assert f"there is no database in {new_base}: `sentinel migrate` creates an empty one there" in ran.stderr
+    assert not new_base.exists()
 
 
 def test_commands_on_a_database_that_was_never_migrated_say_what_to_run(server: RunningServer, base: Path) -> None:

@@ -157,10 +157,10 @@ def test_a_too_old_postgresql_is_refused(base: Path, monkeypatch: pytest.MonkeyP
         find_binaries()
 
 
-def test_a_server_that_cannot_start_says_its_own_reason(base: Path) -> None:
+def test_a_server_that_cannot_start_says_its_own_reason(used_base: Path) -> None:
     with pytest.raises(EmbeddedError, match='starting PostgreSQL failed: FATAL:.*"work_mem"'):
-        Embedded(base, settings={"work_mem": "no number"}).start()
-    with running(base, own=True) as running_server:
+        Embedded(used_base, settings={"work_mem": "no number"}).start()
+    with running(used_base, own=True) as running_server:
         assert running_server.started_by_us
 
 
