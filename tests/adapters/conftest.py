@@ -63,6 +63,8 @@ class Place:
     fixtures: Fixtures
     url: str
     database: str
+    folder: Path
+    """For what outlives a test."""
 
     def operations(self, prefix: str = "") -> list[tuple[str, str, str | None]]:
         """(key, status, reported outcome) of each operation whose key contains `prefix`, oldest first."""
@@ -130,7 +132,7 @@ class Agent:
         account = f"acct-{self.payment}"
         base = {
             "url": self.place.url, "key": self.place.fixtures.key, "agent": self.agent_id, "thread": self.thread, "form": self.form,
-            "state": str(self.folder), "database": self.place.database,
+            "state": str(self.folder), "kept": str(self.place.folder), "database": self.place.database,
             "facts": {"account": account, "clean": True, "attempts": 1},
         }  # fmt: skip
         process = self._running()
@@ -180,7 +182,7 @@ def place(
             patched.setattr(database, limit, int(1000 * PATIENT_SECONDS))
         fixtures = make_fixtures(at(pg_server.admin_url, names[0]), policies=policies)
     with listening(fixtures.app) as url:
-        yield Place(fixtures, url, at(pg_server.admin_url, names[1]))
+        yield Place(fixtures, url, at(pg_server.admin_url, names[1]), tmp_path_factory.mktemp("kept"))
     fixtures.close()
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         for name in names:

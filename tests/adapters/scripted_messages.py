@@ -13,20 +13,21 @@ _USAGE = {"input_tokens": 1, "output_tokens": 1}
 
 
 @contextmanager
-def scripted_messages(calls: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """(address, what the tools answered): `calls` are made in the first turn, each {"name", "input", "id"}."""
+def scripted_messages(calls: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(address, what the tools answered, by call id): `calls` are made in the next turn, each {"name", "input", "id"}.
+
+    The list is empty once they are made, and may be filled again.
+    """
     results: dict[str, str] = {}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(list(calls), results))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(calls, results))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    texts: list[str] = []
     try:
-        yield f"http://127.0.0.1:{server.server_port}", texts
+        yield f"http://127.0.0.1:{server.server_port}", results
     finally:
         server.shutdown()
         server.server_close()
         thread.join(5)
-        texts.extend(results.values())
 
 
 def _handler(calls: list[dict[str, Any]], results: dict[str, str]) -> type[BaseHTTPRequestHandler]:
