@@ -66,7 +66,7 @@ settings.load_profile("any machine")
 
 TEMPLATE = "template_sentinel"
 
-SHARED = {"demo": "demo", "victim": "victim", "chromium": "browser"}
+SHARED = {"demo": "demo", "once": "demo", "victim": "victim", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
 UNIT = Path(__file__).parent / "unit"
 """Its tests take milliseconds: handing them out one by one would take longer than some of them."""

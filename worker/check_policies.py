@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from sentinel.core.errors import InvalidInput
-from sentinel.platform.command_line import terminal_text
+from sentinel.platform.command_line import REFUSED, WRONG_USE, terminal_text
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError, first_fault, nearest
 from sentinel.policy.switches import FILE_NAME as SWITCHES
@@ -30,7 +30,6 @@ from worker.orders.sources import Sources
 from worker.refunds.reconcile import CAP, caps_in, is_small_refund
 from worker.refunds.workflow.routes import FILE_NAME as ROUTES
 from worker.refunds.workflow.routes import SCENARIOS, Routes
-from worker.retail_refund_agent import FAILED, MISUSED
 from worker.settlement.registry import system_names
 
 _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
@@ -106,7 +105,7 @@ def check(directory: Path | None, as_json: bool) -> None:
         click.echo(
             f"error: nothing in {folder} is read by the worker or the order intake: no {names}, no gates/", err=True
         )
-        sys.exit(MISUSED)
+        sys.exit(WRONG_USE)
     faults = [fault for _, wrong in found for fault in wrong]
     if as_json:
         click.echo(json.dumps([fault.as_json() for fault in faults]))
@@ -116,4 +115,4 @@ def check(directory: Path | None, as_json: bool) -> None:
                 click.echo(terminal_text(fault.explain()) + "\n", err=True)
             if not wrong:
                 click.echo(f"ok  {name}")
-    sys.exit(FAILED if faults else 0)
+    sys.exit(REFUSED if faults else 0)

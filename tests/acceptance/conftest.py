@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.demos import Demo, demo_folder, running_demo
+from tests.acceptance.demos import Demo, OnceRun, demo_folder, run_demo_once, running_demo
 from tests.conftest import at
 from tests.support.fixtures import add_tenant, unique
 from tests.support.kept_databases import drop_database
@@ -38,12 +38,20 @@ def new_database(pg_server: RunningServer, migrated_template: str) -> Iterator[N
 
 
 @pytest.fixture(scope="module")
-def served(new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_from_nothing() -> bool:
+    """Whether a module's authority begins as anybody's does; else with everything imported, and its counters are each process's own."""
+    return False
+
+
+@pytest.fixture(scope="module")
+def served(
+    new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory, served_from_nothing: bool
+) -> Iterator[Served]:
     """`sentinel serve` with two processes on a fresh database with one tenant."""
     url = new_database()
     tenant_id, key, _ = add_tenant(url, unique("outside").replace("_", "-"))
     folder: Path = tmp_path_factory.mktemp("serve")
-    with served_on(url, folder, tenant_id=str(tenant_id), key=key) as found:
+    with served_on(url, folder, tenant_id=str(tenant_id), key=key, from_nothing=served_from_nothing) as found:
         yield found
 
 
@@ -52,3 +60,10 @@ def demo() -> Iterator[Demo]:
     """One demo for everything that only looks at it, in a folder whose path has a space."""
     with demo_folder("demo with a space") as folder, running_demo(folder) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def once() -> Iterator[OnceRun]:
+    """A demo that ran once: the folder it leaves is copied by tests for which a first start would only take longer."""
+    with demo_folder("once") as folder:
+        yield run_demo_once(folder)

@@ -21,7 +21,7 @@ from typing import Any
 from sentinel.platform.serving.process_group import die_with_parent
 from tests.support.busy import long_enough
 from tests.support.ports import free_port, listens
-from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
+from tests.support.served_programs import clean_env, eventually, module, processes_naming, request, run
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",
@@ -150,6 +150,34 @@ def demo_folder(name: str = "demo") -> Iterator[Path]:
         yield base / name
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+@dataclass
+class OnceRun:
+    """What a `sentinel demo --once --json` in a new folder did, and the folder as it left it: not for use, but to be copied."""
+
+    data_dir: Path
+    ports: tuple[int, int, int, int]
+    done: subprocess.CompletedProcess[str]
+    seconds: float
+    allowed_seconds: float
+    left: list[int]
+
+    def copy_to(self, data_dir: Path) -> None:
+        """Copy the folder, each file with its owner, to one that is not there yet."""
+        assert self.done.returncode == 0, self.done.stderr
+        subprocess.run(["cp", "-a", str(self.data_dir), str(data_dir)], check=True)
+
+
+def run_demo_once(data_dir: Path) -> OnceRun:
+    """Run `sentinel demo --once --json` on free ports."""
+    ports = (free_port(), free_port(), free_port(), free_port())
+    began = time.monotonic()
+    done = run(
+        "demo", "--once", "--json", "--data-dir", str(data_dir), *port_options(*ports), timeout=long_enough(60)
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    return OnceRun(data_dir, ports, done, seconds, long_enough(40), processes_naming(str(data_dir)))
 
 
 @contextlib.contextmanager

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import psycopg
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ops_console.__main__ import command as console
+from sentinel.cli import policy as policy_commands
 from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
 from tests.support.fixtures import guard_body
 from tests.support.ports import free_port
-from tests.support.served_programs import Served, run, run_warm_command
+from tests.support.served_programs import Served, run_warm_command
+from tests.support.warm_process import run_warm_line
 from worker.cli import main as worker
 from worker.orders.cli import serve as intake
 from worker.retail_refund_agent import main as refund_agent
@@ -107,14 +112,15 @@ def test_without_a_command_a_group_says_so_on_one_line() -> None:
 def test_without_a_database_the_exit_code_is_3_and_the_password_is_not_told(command: list[str]) -> None:
     url = "postgresql://someone:hunter2-secret@127.0.0.1:9/nothing"
     more = {"SENTINEL_SECRET_KEYS": "only-for-tests-0123456789abcdefghij", "SENTINEL_PORT": str(free_port())}
-    done = run(*command, SENTINEL_DATABASE_URL=url, **more)
+    done = run_warm_command(*command, SENTINEL_DATABASE_URL=url, **more)
     assert done.returncode == 3, done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
 def test_a_gate_without_a_database_ends_as_every_command_does() -> None:
-    done = run("gates", "run", "fee", SENTINEL_DATABASE_URL="postgresql://someone:hunter2-secret@127.0.0.1:9/nothing")
+    url = "postgresql://someone:hunter2-secret@127.0.0.1:9/nothing"
+    done = run_warm_command("gates", "run", "fee", SENTINEL_DATABASE_URL=url)
     assert done.returncode == 3, done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("Error: cannot use the database at 127.0.0.1:9/nothing: ")
     assert "hunter2" not in done.stdout + done.stderr
@@ -143,27 +149,41 @@ def policies(tmp_path: Path) -> Path:
     return tmp_path / "policies"
 
 
+Check = Callable[..., Result]
+
+
+@pytest.fixture
+def check(policies: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """`policy check` of that folder in this process; the worker's own check begins with everything imported."""
+
+    def run_worker(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        return run_warm_line(command, env=env, timeout=150)
+
+    monkeypatch.setattr(policy_commands, "subprocess", SimpleNamespace(run=run_worker))
+    return lambda *options: CliRunner().invoke(main, ["policy", "check", str(policies), *options])
+
+
 @pytest.mark.parametrize("old, new, named", [
     ("when: risk.stale_window", "when: risk.stale_windw", "stale_window"), ("then: DENY\n    reason: duplicate_refund", "then: DENNY\n    reason: duplicate_refund", "duplicate"),
     ("  - id: stale_window", "  - id: duplicate", "duplicate"), ("zone: UTC", "zone: UTC\nzoen: UTC", 'unknown key "zoen"'), ("version: retail", "version: x\nversion: retail", 'duplicate key "version"'),
 ])  # fmt: skip
 def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(
-    policies: Path, old: str, new: str, named: str
+    policies: Path, check: Check, old: str, new: str, named: str
 ) -> None:
     file = policies / "retail_refund.yaml"
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    done = run_warm_command("policy", "check", str(policies))
-    assert done.returncode == 1
+    done = check()
+    assert done.exit_code == 1
     assert f"{file.name}:" in done.stderr
     assert named in done.stderr
-    fault = json.loads(run_warm_command("policy", "check", str(policies), "--json").stdout)[0]
+    fault = json.loads(check("--json").stdout)[0]
     place = text.splitlines().index(next(line for line in text.splitlines() if old.splitlines()[0] in line)) + 1
     assert abs(fault["line"] - place) <= 2, fault
 
 
-def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(policies: Path) -> None:
+def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(policies: Path, check: Check) -> None:
     good = run_warm_command("policy", "check", str(policies))
     assert good.returncode == 0, good.stderr
     assert {"ok  routes.yaml", "ok  switches.yaml", "ok  cases/small_refund.yaml", "ok  gates/fee.yaml"} <= set(
@@ -174,14 +194,11 @@ def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(pol
         ("gates/fee.yaml", "channel: private", "channel: privat"), ("switches.yaml", "default: false", "defalt: false"),
     ):  # fmt: skip
         (policies / name).write_text((policies / name).read_text().replace(old, new, 1))
-    told = run_warm_command("policy", "check", str(policies))
-    assert told.returncode == 1
+    told = check()
+    assert told.exit_code == 1
     for part in ('did you mean "DENY"?', 'did you mean "fee"?', 'did you mean "private"?', 'did you mean "default"?'):
         assert told.stderr.count(part) == 1, part
-    files = {
-        Path(fault["file"]).name
-        for fault in json.loads(run_warm_command("policy", "check", str(policies), "--json").stdout)
-    }
+    files = {Path(fault["file"]).name for fault in json.loads(check("--json").stdout)}
     assert files == {"small_refund.yaml", "routes.yaml", "fee.yaml", "switches.yaml"}
     assert "worker check" in run_warm_command("policy", "check", "--help").stdout
 
@@ -306,16 +323,16 @@ def test_tools_explain_says_what_a_call_becomes_and_what_the_policies_say(tmp_pa
     )
 
 
-def test_tools_list_names_every_tool_and_the_folder_check_its_faults(policies: Path) -> None:
+def test_tools_list_names_every_tool_and_the_folder_check_its_faults(policies: Path, check: Check) -> None:
     rows = json.loads(run_warm_command("tools", "list", "--json").stdout)
     assert {row["tool"]: row["action"] for row in rows}["stripe/create_refund"] == "refund.create"
     assert "stripe/cancel_subscription" in run_warm_command("tools", "list").stdout
-    assert "ok  tools.yaml" in run_warm_command("policy", "check", str(policies)).stdout.splitlines()
+    assert "ok  tools.yaml" in check().stdout.splitlines()
     file = policies / "tools.yaml"
     file.write_text(
         file.read_text().replace("account_ref:                facts.account", "account_ref: args.payment_intent")
     )
-    told = run_warm_command("policy", "check", str(policies))
-    assert told.returncode == 1 and "tools.yaml:" in told.stderr and 'tool "stripe/create_refund"' in told.stderr
+    told = check()
+    assert told.exit_code == 1 and "tools.yaml:" in told.stderr and 'tool "stripe/create_refund"' in told.stderr
     failed = run_warm_command("policy", "test", str(policies))
     assert failed.returncode == 1 and "params: wanted" in failed.stderr

@@ -15,6 +15,12 @@ from tests.support.served_programs import BOTH_PREFIXES, Served, eventually, req
 GET_ROUTES = ("approval/{id}", "approvals/since", "heartbeat?agent_id=a")
 
 
+@pytest.fixture(scope="module")
+def served_from_nothing() -> bool:
+    """With one count of all its processes, which is asked for here."""
+    return True
+
+
 def test_both_prefixes_answer_identically(served: Served) -> None:
     body = guard_body(unique("same"), value=300)
     one, other = (served.post("action/guard", body, prefix=prefix) for prefix in BOTH_PREFIXES)

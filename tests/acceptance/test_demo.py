@@ -10,7 +10,6 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ import pytest
 
 from sentinel.core.proof import is_intact
 from sentinel.demo.orders import DemoOrderSource, curl_line
-from tests.acceptance.demos import KEYS, Demo, demo_folder, port_options, running_demo
+from tests.acceptance.demos import KEYS, Demo, OnceRun, demo_folder, port_options, running_demo
 from tests.support.busy import in_time, long_enough
-from tests.support.served_programs import eventually, processes_naming, request, run
+from tests.support.embedded_servers import alive
+from tests.support.served_programs import eventually, processes_naming, request, run, run_warm_command
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def ledger(url: str) -> dict[str, tuple[Any, ...]]:
 def is_processed(demo: Demo) -> bool:
     """Whether each row of the demo has ended or waits for a person."""
     states = [status for status, _ in ledger(demo.database_url).values()]
-    return len(states) == len(FATES) + len(DAILY) and not {"NEW", "GUARDING", "ALLOWED"} & set(states)
+    return len(states) >= len(FATES) + len(DAILY) and not {"NEW", "GUARDING", "ALLOWED"} & set(states)
 
 
 def reviews(url: str) -> list[tuple[Any, ...]]:
@@ -220,9 +220,12 @@ def test_no_file_of_the_demo_is_open_to_other_accounts(demo: Demo) -> None:
     assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & ~0o640] == []
 
 
-def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
+def test_it_ends_within_three_seconds_leaves_nothing_and_continues(once: OnceRun) -> None:
     with demo_folder("life of a demo") as folder:
-        with running_demo(folder) as first:
+        once.copy_to(folder)
+        with running_demo(folder, ports=once.ports) as first:
+            other = {name for name, said in json.loads(once.done.stdout).items() if first.told[name] != said}
+            assert other == {"database_url", "database_urls"}, "the socket's place is the folder's"
             assert eventually(lambda: is_processed(first), within=10), ledger(first.database_url)
             before, told, ports = ledger(first.database_url), first.told, first.ports
             reviewed = reviews(first.database_url)
@@ -251,6 +254,7 @@ def test_it_ends_within_three_seconds_leaves_nothing_and_continues() -> None:
         with running_demo(folder, ports=ports) as third:
             assert (third.told, ledger(third.database_url)) == (told, before)
             assert reviews(third.database_url) == reviewed
+            os.kill(consoles(folder)[0], signal.SIGKILL)  # its orphans end with the demo too
             third.stop(signal.SIGINT)
             assert third.process.returncode == 0
 
@@ -262,7 +266,7 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
         port = taken.getsockname()[1]
         for place in range(4):
             arguments = port_options(*(port if place == one else None for one in range(4)))
-            done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *arguments)
+            done = run_warm_command("demo", "--json", "--data-dir", str(tmp_path / "d"), *arguments)
             assert done.returncode != 0
             assert done.stdout == ""
             assert len(done.stderr.strip().splitlines()) == 1
@@ -274,7 +278,8 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             ports.append(taken.getsockname()[1])
-        done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *port_options(ports[0], None, ports[1]))
+        asked = ("--json", "--data-dir", str(tmp_path / "d"), *port_options(ports[0], None, ports[1]))
+        done = run_warm_command("demo", *asked)
         assert done.stderr.count("already in use") == 2
         assert f"{ports[0]} on 127.0.0.1 is already in use; choose another with --port or SENTINEL_PORT" in done.stderr
         assert (
@@ -287,14 +292,15 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
         port_options(9999, None, 9999),
         port_options(None, 9999, None, 9999),
     ):
-        assert run("demo", "--data-dir", str(tmp_path / "d"), *same).returncode != 0
+        assert run_warm_command("demo", "--data-dir", str(tmp_path / "d"), *same).returncode != 0
     assert processes_naming(str(tmp_path / "d")) == []
 
 
 @pytest.mark.parametrize("url", ["", "postgresql://nobody@127.0.0.1:1/none"], ids=["embedded", "given"])
 def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path, url: str) -> None:
     (tmp_path / "file").write_text("")
-    done = run("demo", "--json", "--data-dir", str(tmp_path / "file" / "d"), *port_options(), SENTINEL_DATABASE_URL=url)
+    asked = ("--json", "--data-dir", str(tmp_path / "file" / "d"), *port_options())
+    done = run_warm_command("demo", *asked, SENTINEL_DATABASE_URL=url)
     assert done.returncode == 3
     said = done.stderr.strip().splitlines()[-1]
     assert said.startswith("Error: cannot use ") and "is a file, not a folder" in said
@@ -302,23 +308,21 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path, url: s
 
 
 def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
-    done = run("demo", "--json", "--data-dir", str(demo.data_dir), *port_options())
+    done = run_warm_command("demo", "--json", "--data-dir", str(demo.data_dir), *port_options())
     assert done.returncode != 0
     assert (done.stdout, len(done.stderr.strip().splitlines())) == ("", 1), done.stderr
     assert request("GET", f"{demo.authority}/readyz").status == 200
 
 
 @pytest.mark.timeout(360)
-def test_once_processes_the_ledger_ends_by_itself_and_does_not_say_that_anything_is_running() -> None:
-    with demo_folder("once") as folder:
-        began = time.monotonic()
-        done = run("demo", "--once", "--json", "--data-dir", str(folder), *port_options(), timeout=long_enough(60))
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout).keys() == KEYS
-        assert len(done.stdout.splitlines()) == 1
-        assert processes_naming(str(folder)) == []
-        assert time.monotonic() - began < long_enough(40)
-
+def test_once_processes_the_ledger_ends_by_itself_and_does_not_say_that_anything_is_running(once: OnceRun) -> None:
+    assert once.done.returncode == 0, once.done.stderr
+    assert json.loads(once.done.stdout).keys() == KEYS
+    assert len(once.done.stdout.splitlines()) == 1
+    assert once.left == []
+    assert once.seconds < once.allowed_seconds
+    with demo_folder("once more") as folder:
+        once.copy_to(folder)
         done = run("demo", "--once", "--data-dir", str(folder), *port_options(), timeout=long_enough(60))
         assert done.returncode == 0, done.stderr
         assert "processed once, and everything is stopped" in done.stdout
@@ -326,24 +330,40 @@ def test_once_processes_the_ledger_ends_by_itself_and_does_not_say_that_anything
         assert "Ctrl-C" not in done.stdout
 
 
-def test_what_dies_is_started_again_json_stays_one_line_and_orphans_end_with_the_demo() -> None:
-    with demo_folder("resilient") as folder, running_demo(folder) as demo:
-        server = int((folder / "postgres.pid").read_text()) if (folder / "postgres.pid").exists() else 0
-        pids = [server] if server else [pid for pid in processes_naming(str(folder)) if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]  # fmt: skip
-        os.kill(min(pids), signal.SIGKILL)
-        assert eventually(lambda: not _database_answers(demo.database_url), within=15), "nothing was killed"
-        assert eventually(
-            lambda: _database_answers(demo.database_url) and _ready(demo.authority), within=30, every=0.2
-        ), "the database stayed away"
-        assert demo.process.stdout is not None
-        assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], demo.process.stdout.readline()
-        old = consoles(folder)
-        os.kill(old[0], signal.SIGKILL)
-        assert eventually(
-            lambda: not set(old) & set(now := consoles(folder)) and now and _ready(demo.console), within=15, every=0.2
-        ), "the console stayed away"
-        os.kill(consoles(folder)[0], signal.SIGKILL)
-        demo.stop()
+def test_what_dies_is_started_again_and_json_stays_one_line(demo: Demo) -> None:
+    # The launch gate of the first start would not be run again.
+    assert eventually((demo.data_dir / "demo_small_refunds").exists, within=60), "the small refunds were not set up"
+    pids = [
+        pid
+        for pid in processes_naming(str(demo.data_dir))
+        if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    ]
+    os.kill(min(pids), signal.SIGKILL)
+    assert eventually(lambda: not alive(min(pids)), within=15), "nothing was killed"
+    assert eventually(lambda: _database_answers(demo.database_url) and _ready(demo.authority), within=30, every=0.2), (
+        "the database stayed away"
+    )
+    assert demo.process.stdout is not None
+    assert select.select([demo.process.stdout], [], [], 0.5)[0] == [], demo.process.stdout.readline()
+    old = consoles(demo.data_dir)
+    os.kill(old[0], signal.SIGKILL)
+    assert eventually(
+        lambda: not set(old) & set(now := consoles(demo.data_dir)) and now and _ready(demo.console),
+        within=15,
+        every=0.2,
+    ), "the console stayed away"
+    # Whatever is asked of this demo next is answered as before.
+    rest = (demo.board, demo.orders)
+    assert eventually(lambda: all(map(_ready, rest)) and _worker_is_heard(demo), within=30, every=0.2)
+
+
+def _worker_is_heard(demo: Demo) -> bool:
+    """Whether the refund worker has said since the database came back that it lives."""
+    with psycopg.connect(demo.database_url) as connection:
+        heard = connection.execute(
+            "select max(last_seen_at) > pg_postmaster_start_time() from refunds.workers where status = 'running'"
+        ).fetchone()
+    return heard == (True,)
 
 
 def consoles(folder: Path) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from sentinel.store.embedded import running
 from sentinel.store.embedded.layout import Layout
-from tests.acceptance.demos import demo_folder, port_options
+from tests.acceptance.demos import OnceRun, demo_folder, port_options
 from tests.support.busy import long_enough
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming
@@ -25,7 +26,7 @@ def begun(folder: Path) -> set[str]:
 
 
 def has_come(folder: Path, moment: str) -> bool:
-    """Whether a first start is at a moment: PostgreSQL's programs at work, or a child begun."""
+    """Whether a start is at a moment: PostgreSQL's programs at work, or a child begun."""
     if moment == "initdb":
         return any((folder / "postgres").glob("*.new-*"))
     if moment == "server":
@@ -41,6 +42,13 @@ def frozen(process: subprocess.Popen[str], folder: Path) -> set[str]:
     return begun(folder)
 
 
+def database_of(once: OnceRun, folder: Path) -> None:
+    """A folder that has its database, and whose small refunds are still to be begun: its children come after no initdb."""
+    once.copy_to(folder)
+    (folder / "demo_small_refunds").unlink()
+    shutil.rmtree(folder / "log")
+
+
 # When the signals come, which, and what is not begun after them.
 EARLY = [
     ("initdb", [signal.SIGTERM], {"authority", "console", "orders", "enqueue"}),
@@ -53,10 +61,12 @@ EARLY = [
 
 @pytest.mark.parametrize(("moment", "numbers", "not_begun"), EARLY, ids=[one[0] for one in EARLY])
 def test_a_signal_while_it_starts_begins_nothing_more_and_leaves_nothing(
-    moment: str, numbers: list[int], not_begun: set[str]
+    moment: str, numbers: list[int], not_begun: set[str], once: OnceRun
 ) -> None:
     ports = (free_port(), free_port(), free_port(), free_port())
     with demo_folder("early") as folder:
+        if moment not in ("initdb", "server"):
+            database_of(once, folder)
         process = subprocess.Popen(
             module("sentinel.cli.main", "demo", "--json", "--data-dir", str(folder), *port_options(*ports)),
             env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,

@@ -7,6 +7,7 @@ tests, the linters and a release need besides. A section is installed together w
 from __future__ import annotations
 
 import configparser
+import functools
 import hashlib
 import json
 import re
@@ -103,6 +104,13 @@ def _is_installed(name: str) -> bool:
     return True
 
 
+@functools.cache
+def _installed(name: str) -> tuple[str, list[str]]:
+    """The version of what is installed under a name, and what it requires."""
+    found = distribution(name)
+    return found.version, found.requires or []
+
+
 def _differs(locked: dict[str, Pin], asked: list[str]) -> Iterator[str]:
     """What is installed of `asked`, and of what that needs here, in another version than the locked one or unlocked."""
     waiting, seen = [Requirement(line) for line in asked], set()
@@ -113,14 +121,14 @@ def _differs(locked: dict[str, Pin], asked: list[str]) -> Iterator[str]:
             continue
         seen.add(key)
         try:
-            installed = distribution(wanted.name)
+            version, requires = _installed(wanted.name)
         except PackageNotFoundError:
             yield f"{wanted.name} is not installed"
             continue
         pin = locked.get(key[0])
-        if pin is None or pin.version != installed.version:
-            yield f"{wanted.name} {installed.version} is installed and {pin.version if pin else 'nothing'} locked"
-        for line in installed.requires or []:
+        if pin is None or pin.version != version:
+            yield f"{wanted.name} {version} is installed and {pin.version if pin else 'nothing'} locked"
+        for line in requires:
             needed = Requirement(line)
             if needed.marker is None or any(needed.marker.evaluate({"extra": one}) for one in {"", *wanted.extras}):
                 needed.marker = None

@@ -263,9 +263,11 @@ def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
 
 
 @contextlib.contextmanager
-def served_on(database_url: str, folder: Path, *, tenant_id: str, key: str, **env: str) -> Iterator[Served]:
+def served_on(
+    database_url: str, folder: Path, *, tenant_id: str, key: str, from_nothing: bool = True, **env: str
+) -> Iterator[Served]:
     """An authority on a database whose tenant exists."""
-    process, port, log, settings = start_serve(database_url, folder, **env)
+    process, port, log, settings = start_serve(database_url, folder, from_nothing=from_nothing, **env)
     try:
         yield Served(database_url, port, process, log, tenant_id, key, settings)
     finally:

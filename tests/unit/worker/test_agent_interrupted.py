@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.warm_process import run_warm_line
 
 INTERRUPTED = """
 import os, runpy, signal, sys
@@ -32,6 +35,11 @@ def test_ctrl_c_during_the_imports_says_nothing(how: str, status: int, helps: bo
     assert ("--once" in ran.stdout) is helps
 
 
+def run_begun(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end that begins with the agent imported: what is tried comes after the imports."""
+    return run_warm_line([sys.executable, "-c", program, *arguments], env=os.environ, timeout=120)
+
+
 HELD = """
 import os, signal, sys, threading, time
 from worker.retail_refund_agent import _ends_on_signal
@@ -54,7 +62,7 @@ with _ends_on_signal(agent, unfinished=3):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_while_the_run_holds_a_lock_of_its_stop_ends_it_all_the_same(name: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", HELD, name], capture_output=True, text=True, check=False, timeout=120)
+    ran = run_begun(HELD, name)
     assert (ran.returncode, ran.stderr) == (
         3,
         "error: cut off before its rows were done; their leases bring them back\n",
@@ -83,7 +91,7 @@ assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_a_run_that_stops_in_time_ends_as_it_would() -> None:
-    ran = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=120)
+    ran = run_begun(STOPPED)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -114,9 +122,7 @@ with retail_refund_agent._ends_on_signal(agent, unfinished=3):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_as_soon_as_it_has_its_handler_ends_the_run(name: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", BETWEEN, name], capture_output=True, text=True, check=False, timeout=120
-    )
+    ran = run_begun(BETWEEN, name)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
