@@ -42,6 +42,8 @@ IMPORTED = (
     "sentinel.export.build",
     "worker.orders.serving",
     "worker.orders.app",
+    "worker.gates.replay",
+    "tests.support.forked_replay",
 )
 _REQUEST_BYTES = 1 << 20
 
@@ -179,7 +181,7 @@ def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
     pid = os.fork()
     if not pid:
         os.close(told)
-        _become(request, pipes)
+        become(request, pipes)
     for fd in pipes:
         os.close(fd)
     os.write(told, f"{pid}\n".encode())
@@ -192,7 +194,7 @@ def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
     os._exit(0)
 
 
-def _become(request: dict[str, Any], pipes: list[int]) -> NoReturn:
+def become(request: dict[str, Any], pipes: list[int]) -> NoReturn:
     """Run the command and end as the interpreter would, with what is registered for its exit."""
     for standard, pipe in enumerate(pipes):
         os.dup2(pipe, standard)

@@ -25,6 +25,7 @@ from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.resources import policies_dir
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures
+from tests.support.forked_replay import PROGRAM as FORKED_REPLAY
 from tests.support.logins import make_login
 from tests.support.served_programs import clean_env, eventually, module, run_warm_command
 from worker.gates.judge import NOT_WIRED
@@ -47,11 +48,13 @@ cases:
 """
 
 
-def gates(fixtures: Fixtures, *arguments: str, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def gates(
+    fixtures: Fixtures, *arguments: str, program: str = FORKED_REPLAY, **env: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     OWN_TEMP.mkdir(exist_ok=True)
     ran = run_warm_command(
-        "gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP), **env
-    )
+        "gates", "run", *arguments, "--json", program=program, SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP), **env
+    )  # fmt: skip
     return ran, json.loads(ran.stdout) if ran.stdout else {}
 
 
@@ -93,7 +96,7 @@ def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_p
 
 
 def test_the_shipped_compensation_cases_pass_without_any_outside_system(fixtures: Fixtures) -> None:
-    ran, report = gates(fixtures, "compensation")
+    ran, report = gates(fixtures, "compensation", program="sentinel.cli.main")
     assert ran.returncode == 0, ran.stderr
     assert came_to_a_person(report) == set(), report["results"]
     assert report["passed"] and report["covered"] >= 80 and report["not_covered"] == 0 and report["simulated"] == []
@@ -187,7 +190,8 @@ def test_every_outside_system_that_a_gate_tries_may_be_a_sandbox_with_its_key(mo
 def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_left(
     fixtures: Fixtures, seconds: str
 ) -> None:
-    ran, report = gates(fixtures, "fee", "--timeout", seconds)
+    # Not forked: that one may be done within half a second.
+    ran, report = gates(fixtures, "fee", "--timeout", seconds, program="sentinel.cli.main")
     assert (ran.returncode, report) == (2, {})
     assert ran.stderr.splitlines()[-1].startswith(f"Error: the replay did not end within {seconds} s")
     assert "Traceback" not in ran.stderr
@@ -334,8 +338,9 @@ def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(fixtures: Fi
     try:
         cases = str(tmp_path / "cases.yaml")
         ran = run_warm_command(
-            "gates", "run", "fee", "--cases", cases, "--json", SENTINEL_DATABASE_URL=url, TMPDIR=str(own)
-        )
+            "gates", "run", "fee", "--cases", cases, "--json",
+            program=FORKED_REPLAY, SENTINEL_DATABASE_URL=url, TMPDIR=str(own),
+        )  # fmt: skip
         report = json.loads(ran.stdout)
         assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr
     finally:
@@ -354,9 +359,9 @@ def test_a_named_server_takes_the_scratch_database_of_a_login_that_may_make_none
     command = ("gates", "run", "fee", "--cases", str(tmp_path / "cases.yaml"), "--json")
     OWN_TEMP.mkdir(exist_ok=True)
     try:
-        ran = run_warm_command(*command, **env, SENTINEL_SCRATCH_DATABASE_URL=fixtures.url)
+        ran = run_warm_command(*command, program=FORKED_REPLAY, **env, SENTINEL_SCRATCH_DATABASE_URL=fixtures.url)
         assert json.loads(ran.stdout)["covered"] == 3, ran.stderr
-        refused = run_warm_command(*command, **env, SENTINEL_SCRATCH_DATABASE_URL=url)
+        refused = run_warm_command(*command, program=FORKED_REPLAY, **env, SENTINEL_SCRATCH_DATABASE_URL=url)
     finally:
         fixtures.admin.execute("drop role gate_login")
     assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
