@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from sentinel.store.database import WORKER, Pool, with_role
 from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, start_body
 from tests.support.harness import actor
-from tests.support.ledger_fixtures import wait_until, worker_process
+from tests.support.ledger_fixtures import LedgerFixtures, wait_until, worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 from worker.refunds.ledger import Ledger
 
@@ -46,8 +46,17 @@ def say(orders: OrderFixtures, order_id: str, decision: str, *, source: str = "d
         return error.code
 
 
-def work(orders: OrderFixtures, runs: int = 1, **env: str) -> None:
-    """The refund worker's runs, and the intake's rounds between them."""
+def work(orders: OrderFixtures, runs: int = 1) -> None:
+    """Runs of a refund worker in this process, and the intake's rounds between them."""
+    with closing(LedgerFixtures(orders.fixtures.url, orders.fixtures.tenant_id)) as ledger:
+        for _ in range(runs):
+            with ledger.agent(orders.authority_url, key=orders.fixtures.key) as agent:
+                assert agent.run_once().why_outside is None
+            orders.rounds()
+
+
+def work_as_operators_do(orders: OrderFixtures, runs: int = 1, **env: str) -> None:
+    """As `work`, each run a process of the command, with these settings too."""
     for _ in range(runs):
         done = worker_process(
             ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
@@ -69,7 +78,7 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_decision(orders: OrderFixtu
     for name in names:
         assert orders.deliver(order_body(name, "medium", account_ref=None, account_age_days=None)).status_code == 202
         assert say(orders, name, "refund") == "refund"
-    work(orders, 2)
+    work_as_operators_do(orders, 2)
     assert [row[1] for row in rows(orders)] == ["EXECUTED"] * 3, rows(orders)
     assert {orders.status_and_lane(name)[0] for name in names} == {"REFUND_FILED"}
     assert orders.all("select distinct state, carried_result from orders.refunds") == [("paid", "approved")]
@@ -83,11 +92,11 @@ def asked_about(orders: OrderFixtures, **over: Any) -> str:
     """The state of the row of the order o-1's refund, which is filed and asked about; no vote is carried yet."""
     orders.deliver(order_body("o-1", "medium", **over))
     assert say(orders, "o-1", "refund") == "refund"
-    asking = worker_process(
-        ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
-        SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
-    )  # fmt: skip
-    asking.communicate(timeout=120)
+    with (
+        closing(LedgerFixtures(orders.fixtures.url, orders.fixtures.tenant_id)) as ledger,
+        ledger.agent(orders.authority_url, key=orders.fixtures.key) as agent,
+    ):
+        agent.run_once()
     return str(rows(orders)[0][1])
 
 
@@ -829,10 +838,10 @@ def test_a_filed_refund_is_of_an_agent_whose_worker_takes_it(
 
 def test_a_worker_of_another_name_with_a_bound_key_pays_what_an_analyst_files(orders: OrderFixtures) -> None:
     key = orders.fixtures.new_key(agent_id=EU)
-    work(orders, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
+    work_as_operators_do(orders, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
     orders.deliver(order_body("o-1", "medium"))
     assert say(orders, "o-1", "refund") == "refund"
-    work(orders, 2, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
+    work_as_operators_do(orders, 2, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
     assert rows(orders)[0][1] == "EXECUTED"
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.fixtures.broken_invariants() == []
