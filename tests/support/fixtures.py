@@ -170,7 +170,7 @@ class Fixtures:
     @contextmanager
     def as_role(self, role: str) -> Iterator[psycopg.Connection[Any]]:
         """A connection with exactly one program's rights."""
-        with psycopg.connect(with_role(self.url, role), autocommit=True) as connection:
+        with connect(with_role(self.url, role)) as connection:
             yield connection
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Everything but the numbers of who asks (tenant, agent, key) is as shipped; what 
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,13 @@ def roomy_policies(folder: Path, *, accounts: bool = False) -> Path:
     shutil.copytree(policies_dir(), made)
     for path in made.glob("*.yaml"):
         if path.name not in NOT_POLICIES:
-            path.write_text(yaml.safe_dump(_roomy(yaml.safe_load(path.read_text()), accounts), sort_keys=False))
+            path.write_text(_roomy_text(path.read_text(), accounts))
     return made
+
+
+@functools.cache
+def _roomy_text(text: str, accounts: bool) -> str:
+    return yaml.safe_dump(_roomy(yaml.safe_load(text), accounts), sort_keys=False)
 
 
 def _roomy(policy: dict[str, Any], accounts: bool) -> dict[str, Any]:

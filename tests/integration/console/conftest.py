@@ -32,6 +32,7 @@ from sentinel.store.ids import new_id
 from sentinel.store.invariants import run_invariants
 from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.fixtures import quick_hash
+from tests.support.kept_sessions import connect
 from tests.support.verbs import guarded
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Fixtures:
                 return _rows(connection.execute(statement, values or None))
         with self._connecting:
             if self._admin is None or self._admin.closed:
-                self._admin = psycopg.connect(self.url, autocommit=True, prepare_threshold=None)
+                self._admin = connect(self.url)
         return _rows(self._admin.execute(statement, values or None))
 
     def close(self) -> None:

@@ -201,6 +201,7 @@ def test_a_fault_that_no_check_foresaw_is_one_of_its_file_and_keeps_the_last_goo
         honest(*given)
 
     monkeypatch.setattr(compiling, "check_vouching", fails)
+    path.write_text(f"{POLICY}\n# Another text than what was compiled before.\n")
     with pytest.raises(PolicyError) as caught:
         holder.reload()
     assert holder.library is first
