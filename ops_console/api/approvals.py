@@ -77,7 +77,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/approvals")
     @documented(
-        "Approvals, newest first", responses={200: ("A page.", ApprovalPageSchema())}, problems=READING, security=OPERATOR,
+        "Approvals, newest first", responses={200: ("A page.", ApprovalPageSchema)}, problems=READING, security=OPERATOR,
         parameters=(in_query("status", enum=list(STATUSES)), in_query("agent_id", maxLength=128),
                     in_query("limit", **LIMIT, maximum=200, default=50), in_query("cursor")),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"approvals": [approval_view(row) for row in rows], **following})
 
     @blueprint.get("/approvals/<approval_id>")
-    @documented("One approval, with its votes", responses={200: ("The approval.", ApprovalViewSchema())},
+    @documented("One approval, with its votes", responses={200: ("The approval.", ApprovalViewSchema)},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_approval(approval_id: str) -> Response:
         wanted, tenant_id = path_id(approval_id, "approval"), actor().tenant_id
@@ -99,21 +99,21 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 
     @blueprint.post("/approvals/<approval_id>/approve")
-    @documented("Approve", request=_VOTE, responses={200: ("Approved, or the vote is recorded until enough people have approved.", ResolvedSchema())},
+    @documented("Approve", request=_VOTE, responses={200: ("Approved, or the vote is recorded until enough people have approved.", ResolvedSchema)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def approve(approval_id: str) -> Response:
         return _resolve(context, approval_id, APPROVE)
 
     @blueprint.post("/approvals/<approval_id>/reject")
     @documented(
-        "Reject", request=_VOTE, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR
+        "Reject", request=_VOTE, responses={200: ("Rejected.", ResolvedSchema)}, problems=WRITING, security=OPERATOR
     )
     def reject(approval_id: str) -> Response:
         return _resolve(context, approval_id, REJECT)
 
     @blueprint.post("/approvals/<approval_id>/handled")
     @documented("Record that a person handled it elsewhere", request=_HANDLED,
-                responses={200: ("Recorded; the agent is denied the operation.", ResolvedSchema())},
+                responses={200: ("Recorded; the agent is denied the operation.", ResolvedSchema)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def handled(approval_id: str) -> Response:
         return _resolve(context, approval_id, HANDLED, _HANDLED)

@@ -64,7 +64,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the halt and in-doubt routes."""
 
     @blueprint.get("/halts")
-    @documented("Halts in force, newest first", responses={200: (_LISTED, HaltListSchema())}, problems=READING,
+    @documented("Halts in force, newest first", responses={200: (_LISTED, HaltListSchema)}, problems=READING,
                 security=OPERATOR, parameters=(in_query("lifted", enum=["true"]),))  # fmt: skip
     def show_halts() -> Response:
         if request.args.get("lifted") != "true":
@@ -73,7 +73,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halts": [halt_view(row) for row in rows], "left_out": left_out})
 
     @blueprint.post("/halts")
-    @documented("Set a halt", request=_SET, responses={200: ("It was already in force.", HaltSetSchema()), 201: ("In force.", HaltSetSchema())},
+    @documented("Set a halt", request=_SET, responses={200: ("It was already in force.", HaltSetSchema), 201: ("In force.", HaltSetSchema)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_halt() -> Response:
         person = actor()
@@ -89,7 +89,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @documented(
         "Lift a halt",
         request=_LIFT,
-        responses={200: ("Lifted.", HaltLiftedSchema())},
+        responses={200: ("Lifted.", HaltLiftedSchema)},
         problems=WRITING,
         security=OPERATOR,
     )
@@ -102,7 +102,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halt_id": halt_id, "lifted": True})
 
     @blueprint.get("/in-doubt")
-    @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", InDoubtPageSchema())},
+    @documented("Started operations whose outcome is unknown", responses={200: ("Longest in doubt first.", InDoubtPageSchema)},
                 problems=READING, security=OPERATOR,
                 parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=200)))  # fmt: skip
     def show_in_doubt() -> Response:
@@ -112,7 +112,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"in_doubt": [in_doubt_view(row) for row in rows], **following})
 
     @blueprint.post("/in-doubt/<operation_id>/resolve")
-    @documented("Resolve it as executed or not executed", request=_RESOLVE, responses={200: ("Recorded.", InDoubtResolvedSchema())}, problems=WRITING,
+    @documented("Resolve it as executed or not executed", request=_RESOLVE, responses={200: ("Recorded.", InDoubtResolvedSchema)}, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def resolve(operation_id: str) -> Response:
         person = actor()

@@ -94,7 +94,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/orders")
     @documented(
-        "Orders under review, newest first", responses={200: ("A page.", OrderPageSchema())}, problems=READING, security=OPERATOR,
+        "Orders under review, newest first", responses={200: ("A page.", OrderPageSchema)}, problems=READING, security=OPERATOR,
         parameters=(in_query("lane", enum=list(order_views.LANES)), in_query("status", enum=list(order_views.STATUSES)),
                     in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
@@ -111,7 +111,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/orders/alerts")
     @documented(
-        "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", AlertPageSchema())},
+        "Alerts about orders, newest first", responses={200: ("Alerts not delivered yet, or all.", AlertPageSchema)},
         problems=READING, security=OPERATOR,
         parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
@@ -124,7 +124,7 @@ def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"alerts": [_alert_view(row) for row in rows], **following})
 
     @blueprint.get(_ORDER)
-    @documented("One order: its status, the reasons, and what was done", responses={200: ("The order.", OrderViewSchema())},
+    @documented("One order: its status, the reasons, and what was done", responses={200: ("The order.", OrderViewSchema)},
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_order(source: str, order_id: str) -> Response:
         tenant_id, row = actor().tenant_id, known_order(context, source, order_id)

@@ -20,7 +20,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/public-ids/<public_id>")
     @documented(
         "What an identifier on the public board or in a public proof stands for",
-        responses={200: ("What it stands for, and the first decision in which it occurs.", PublicIdSchema())},
+        responses={200: ("What it stands for, and the first decision in which it occurs.", PublicIdSchema)},
         problems=(*READING, 404), security=OPERATOR,
     )  # fmt: skip
     def public_id(public_id: str) -> Response:

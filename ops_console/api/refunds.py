@@ -61,7 +61,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the refund routes."""
 
     @blueprint.get("/refunds/agent/status")
-    @documented("The refund agent: whether it runs, and its backlog", responses={200: ("Its state.", AgentStatusSchema())},
+    @documented("The refund agent: whether it runs, and its backlog", responses={200: ("Its state.", AgentStatusSchema)},
                 problems=READING, security=OPERATOR, parameters=(in_query("agent_id", maxLength=128, default=DEFAULT_AGENT),))  # fmt: skip
     def agent_status() -> Response:
         agent_id = check_identifier(request.args.get("agent_id", DEFAULT_AGENT), "agent_id", 128)
@@ -69,7 +69,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/refunds/ledger")
     @documented(
-        "Ledger rows, newest first", responses={200: ("A page.", LedgerPageSchema())}, problems=READING, security=OPERATOR,
+        "Ledger rows, newest first", responses={200: ("A page.", LedgerPageSchema)}, problems=READING, security=OPERATOR,
         parameters=(in_query("status", enum=list(refund_views.STATUSES)), in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=50)),
     )  # fmt: skip
     def ledger() -> Response:
@@ -80,7 +80,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"entries": [entry_view(row) for row in rows], **following})
 
     @blueprint.post("/refunds/process-once")
-    @documented("Have the worker process one row now", responses={200: ("What happened.", ProcessedSchema())},
+    @documented("Have the worker process one row now", responses={200: ("What happened.", ProcessedSchema)},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def process_once() -> Response:
         return json_response(process_one(context.ledger, actor(), most=most_waiting(context.settings.threads)))

@@ -38,7 +38,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/session")
     @documented(
-        "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token that unsafe requests must carry.", SessionSchema())},
+        "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token that unsafe requests must carry.", SessionSchema)},
         problems=(400, 401, 403, 409, 411, 413, 415, 429, 503),
     )  # fmt: skip
     def create_session() -> Response:
@@ -53,7 +53,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/session")
     @documented(
-        "Who is signed in", responses={200: ("The operator.", SessionSchema())}, problems=READING, security=OPERATOR
+        "Who is signed in", responses={200: ("The operator.", SessionSchema)}, problems=READING, security=OPERATOR
     )
     def show_session() -> Response:
         who: SignedIn = g.signed_in
@@ -110,7 +110,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
 def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/tokens")
     @documented("Create an API token for yourself", request=_CREATE_TOKEN,
-                responses={201: ("The token; it is shown only this once.", TokenMadeSchema())}, problems=WRITING, security=OPERATOR)  # fmt: skip
+                responses={201: ("The token; it is shown only this once.", TokenMadeSchema)}, problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_token() -> Response:
         if not g.by_cookie:
             # Otherwise a stolen token could create another one that outlives its own expiry and revocation.
@@ -131,7 +131,7 @@ def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
         )  # fmt: skip
 
     @blueprint.get("/tokens")
-    @documented("Your own tokens", responses={200: ("The list, without the tokens themselves.", TokenListSchema())},
+    @documented("Your own tokens", responses={200: ("The list, without the tokens themselves.", TokenListSchema)},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_tokens() -> Response:
         who: SignedIn = g.signed_in

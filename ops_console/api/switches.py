@@ -46,7 +46,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
     @blueprint.get("/switches")
     @documented("Switches, and whether each can be turned on",
-                responses={200: ("Every switch; `fault` where the file of switches cannot be used.", SwitchListSchema())},
+                responses={200: ("Every switch; `fault` where the file of switches cannot be used.", SwitchListSchema)},
                 problems=READING, security=OPERATOR)  # fmt: skip
     def show_switches() -> Response:
         declared = context.switches.declared
@@ -54,7 +54,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response(present({"switches": [switch_view(row) for row in rows], "fault": declared.fault}))
 
     @blueprint.post("/switches/<name>/on")
-    @documented("Turn a switch on, or move its canary", request=_ON, responses={200: ("It is on.", SwitchChangeSchema())},
+    @documented("Turn a switch on, or move its canary", request=_ON, responses={200: ("It is on.", SwitchChangeSchema)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def switch_on(name: str) -> Response:
         person = actor()
@@ -66,7 +66,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         ))  # fmt: skip
 
     @blueprint.post("/switches/<name>/off")
-    @documented("Turn a switch off", request=_OFF, responses={200: ("It is off.", SwitchChangeSchema())}, problems=WRITING,
+    @documented("Turn a switch off", request=_OFF, responses={200: ("It is off.", SwitchChangeSchema)}, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def switch_off(name: str) -> Response:
         person = actor()

@@ -71,14 +71,14 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the routes of webhooks; all of them are the administrators'."""
 
     @blueprint.get("/webhooks")
-    @documented("Receivers of events, and the position of each", responses={200: ("Oldest first.", EndpointListSchema())}, problems=READING,
+    @documented("Receivers of events, and the position of each", responses={200: ("Oldest first.", EndpointListSchema)}, problems=READING,
                 security=OPERATOR)  # fmt: skip
     def show_webhooks() -> Response:
         rows = list_endpoints(context.pool, _administrator().tenant_id)
         return json_response({"webhooks": [endpoint_view(row) for row in rows]})
 
     @blueprint.get("/webhooks/dead-letters")
-    @documented("Events that receivers did not accept in time", responses={200: ("Oldest first.", DeadLetterPageSchema())}, problems=READING, security=OPERATOR,
+    @documented("Events that receivers did not accept in time", responses={200: ("Oldest first.", DeadLetterPageSchema)}, problems=READING, security=OPERATOR,
                 parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200, default=200)))  # fmt: skip
     def show_dead_letters() -> Response:
         person, most = _administrator(), limit(200, 200)
@@ -89,7 +89,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/webhooks/<endpoint_id>/disable")
     @documented(
         "Disable a webhook: nothing more is sent to it",
-        responses={200: ("Disabled.", EndpointDisabledSchema())},
+        responses={200: ("Disabled.", EndpointDisabledSchema)},
         problems=WRITING,
         security=OPERATOR,
     )
@@ -100,7 +100,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"endpoint_id": endpoint_id, "disabled": True})
 
     @blueprint.post("/webhooks/<endpoint_id>/resend")
-    @documented("Resend dead letters", request=_RESEND, responses={202: ("How many are resent.", ResendAskedSchema())},
+    @documented("Resend dead letters", request=_RESEND, responses={202: ("How many are resent.", ResendAskedSchema)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def resend_dead_letters(endpoint_id: str) -> Response:
         person = _administrator()

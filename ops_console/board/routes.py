@@ -41,7 +41,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
         return public_json(board.publisher.board(board.tenant()[1], board.statuses()))
 
     @blueprint.get("/ops/api/live/feed")
-    @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema())},
+    @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema)},
                 problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=MOST_SHOWN, default=20),))  # fmt: skip
     def feed() -> Response:
         return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, MOST_SHOWN))]))
@@ -53,7 +53,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
 
     @blueprint.get("/verify/<proof_id>.json")
     @documented(
-        "A public proof pack", responses={200: ("The pack with its hash.", PublicPackSchema())}, problems=(404, 503)
+        "A public proof pack", responses={200: ("The pack with its hash.", PublicPackSchema)}, problems=(404, 503)
     )
     def proof(proof_id: str) -> Response:
         # Only for agents on the board. Somebody who was given another agent's pack can paste it at /verify/.

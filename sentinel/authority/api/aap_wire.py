@@ -292,7 +292,7 @@ _WAIT_PARAMETER: dict[str, Any] = {
 def _documentation(summary: str, *, description: str = "", **rest: Any) -> Documentation:
     about = (f"{description} " if description else "") + "Agent Approval Protocol; problems also have its `error`."
     return Documentation(
-        summary, description=about, responses={200: ("The request.", AapAnswerSchema()), **rest.pop("responses", {})},
+        summary, description=about, responses={200: ("The request.", AapAnswerSchema), **rest.pop("responses", {})},
         problems=(400, 401, 403, 404, 409, 411, 413, 415, 429, 503), security=SECURITY, **rest,
     )  # fmt: skip
 
@@ -304,7 +304,7 @@ def routes(root: Blueprint, context: Context) -> None:
     told: tuple[tuple[str, str, str, Documentation], ...] = (
         ("POST", REQUESTS, "aap_create", _documentation(
             "Submit a tool call", request=AapRequestSchema(), parameters=(_KEY,),
-            responses={201: ("The new request.", AapAnswerSchema())},
+            responses={201: ("The new request.", AapAnswerSchema)},
         )),
         ("GET", one, "aap_show", _documentation("The status of a request", parameters=(_WAIT_PARAMETER,))),
         ("DELETE", one, "aap_cancel", _documentation(

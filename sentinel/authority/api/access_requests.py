@@ -216,11 +216,11 @@ def routes(root: Blueprint, context: Context) -> None:
     problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)
     submit = Documentation(
         "Request access after a denied evaluation that a person may approve (AuthZEN access request profile)",
-        request=_access_request, responses={201: ("The task.", TaskAnswerSchema())}, problems=problems, security=SECURITY,
+        request=_access_request, responses={201: ("The task.", TaskAnswerSchema)}, problems=problems, security=SECURITY,
     )  # fmt: skip
     show = Documentation(
         "The status of a task", description="`approved` permits nothing by itself: evaluate again.",
-        responses={200: ("The task.", TaskAnswerSchema())}, problems=(401, 403, 404, 429, 503), security=SECURITY,
+        responses={200: ("The task.", TaskAnswerSchema)}, problems=(401, 403, 404, 429, 503), security=SECURITY,
     )  # fmt: skip
     root.add_url_rule(REQUESTS, "access_requests", answered_on_the_loop(submit), methods=["POST"])
     root.add_url_rule(f"{REQUESTS}/<task_id>", "access_request", answered_on_the_loop(show, identify), methods=["GET"])

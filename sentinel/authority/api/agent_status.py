@@ -37,7 +37,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/heartbeat")
     @documented(
-        "The strictest halt that covers an agent", responses={200: ("OK (no halt), PAUSE or KILL.", HeartbeatSchema())},
+        "The strictest halt that covers an agent", responses={200: ("OK (no halt), PAUSE or KILL.", HeartbeatSchema)},
         problems=_PROBLEMS, security=SECURITY,
         parameters=({
             "name": "agent_id", "in": "query", "schema": {"type": "string", "maxLength": 128},
@@ -59,7 +59,7 @@ def _key_route(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/key")
     @documented(
         "The key of the request", description="Returns the tenant, agent and scopes of the key that sends the request. The key needs no scope for it.",
-        responses={200: ("The key's tenant, the agent that it is bound to (if any), and its scopes.", KeySchema())}, problems=(401, 403, 429, 503),
+        responses={200: ("The key's tenant, the agent that it is bound to (if any), and its scopes.", KeySchema)}, problems=(401, 403, 429, 503),
         security=SECURITY,
     )  # fmt: skip
     def key() -> Response:
@@ -79,7 +79,7 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
         "The switches, the halts in force and the policies in force",
         description="For information before a request; guard and start refuse halted actions by themselves. A switch that is not"
         " listed is off. For a key that is bound to an agent, without the halts of other agents.",
-        responses={200: ("The switches, halts and policies.", SwitchesSchema())}, problems=_PROBLEMS, security=SECURITY,
+        responses={200: ("The switches, halts and policies.", SwitchesSchema)}, problems=_PROBLEMS, security=SECURITY,
     )  # fmt: skip
     def show_switches() -> Response:
         caller = context.identity.caller("heartbeat", request.environ)
@@ -97,7 +97,7 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.post("/switches/off")
     @documented(
         "Turn a switch off", description="An agent can only turn a switch off; only a person can turn it on. A repeat succeeds too, and each call is recorded as an event: launch-gate reports from before the latest call no longer count.",
-        request=_OFF, responses={200: ("The switch is off.", SwitchOffReceiptSchema())}, problems=(*_PROBLEMS, 411, 413, 415),
+        request=_OFF, responses={200: ("The switch is off.", SwitchOffReceiptSchema)}, problems=(*_PROBLEMS, 411, 413, 415),
         security=SECURITY,
     )  # fmt: skip
     def switch_off() -> Response:

@@ -27,7 +27,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
     @blueprint.get("/approval/<approval_id>")
     @documented(
-        "One approval", responses={200: ("The approval.", ApprovalSchema())}, problems=(401, 403, 404, 429, 503),
+        "One approval", responses={200: ("The approval.", ApprovalSchema)}, problems=(401, 403, 404, 429, 503),
         security=SECURITY,
     )  # fmt: skip
     def approval(approval_id: str) -> Response:
@@ -48,7 +48,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/approvals/since")
     @documented(
         "Approvals decided since a time, oldest first",
-        responses={200: ("The decisions.", ApprovalDecisionsSchema())}, problems=(400, 401, 403, 429, 503),
+        responses={200: ("The decisions.", ApprovalDecisionsSchema)}, problems=(400, 401, 403, 429, 503),
         security=SECURITY,
         parameters=(
             {"name": "since", "in": "query", "schema": {"type": "string", "format": "date-time"}},

@@ -307,13 +307,13 @@ DOCUMENTATION = {
         "May this be done now? (AuthZEN)",
         description="A mapped tool, and every evaluation with `context.idempotency_key`, is guarded; the answer `true` is then the start, unless"
         " `context.start_step` is true. Every other evaluation is only checked, and is `true` only if nothing would be reserved.",
-        request=EvaluationRequestSchema(), responses={200: ("The decision.", EvaluationSchema())}, problems=PROBLEMS,
+        request=EvaluationRequestSchema(), responses={200: ("The decision.", EvaluationSchema)}, problems=PROBLEMS,
         security=SECURITY,
     ),
     EVALUATIONS: Documentation(
         "Up to 64 evaluations at once (AuthZEN)",
         description="An evaluation takes the members that it lacks from the top level. One that cannot be decided is `false` with `context.error`.",
-        request=EvaluationsRequestSchema(), responses={200: ("The decisions.", EvaluationsSchema())}, problems=PROBLEMS,
+        request=EvaluationsRequestSchema(), responses={200: ("The decisions.", EvaluationsSchema)}, problems=PROBLEMS,
         security=SECURITY,
     ),
 }  # fmt: skip

@@ -77,17 +77,17 @@ DOCUMENTATION = {
     "/action/check": Documentation(
         "Ask what would be decided now",
         description="A check reserves nothing and issues no permit, so its answer does not permit an execution.",
-        request=_check, responses={200: ("The answer.", CheckAnswerSchema())}, problems=PROBLEMS, security=SECURITY,
+        request=_check, responses={200: ("The answer.", CheckAnswerSchema)}, problems=PROBLEMS, security=SECURITY,
     ),
     "/action/headroom": Documentation(
         "Ask how much is left of the limits that apply",
         description="For each limit that would count the action: its cap, what is left of it now, and whether the amount fits."
         " Nothing is reserved. The list is empty if the policy denies the action whatever is left.",
-        request=_check, responses={200: ("The limits.", HeadroomSchema())}, problems=PROBLEMS, security=SECURITY,
+        request=_check, responses={200: ("The limits.", HeadroomSchema)}, problems=PROBLEMS, security=SECURITY,
     ),
     "/action/report": Documentation(
         "Report the outcome of a checked action", request=_report,
-        responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        responses={200: ("The report's receipt.", ReportReceiptSchema)}, problems=(*PROBLEMS, 409),
         security=SECURITY,
     ),
 }  # fmt: skip

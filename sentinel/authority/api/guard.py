@@ -351,19 +351,19 @@ DOCUMENTATION = {
         "Decide one exact action",
         description="The decision is committed before it is returned. A repeat with the same idempotency key returns the recorded decision."
         " With `start_id`, a permitted operation is started in the same commit, and the answer contains the start's receipt.",
-        request=GuardRequestSchema(), responses={200: ("The decision.", GuardAnswerSchema())}, problems=(*PROBLEMS, 409, 422),
+        request=GuardRequestSchema(), responses={200: ("The decision.", GuardAnswerSchema)}, problems=(*PROBLEMS, 409, 422),
         security=SECURITY, headers={"Idempotent-Replayed": "`true` where the decision was recorded by an earlier request."},
     ),
     "/action/guard/start": Documentation(
         "Redeem the permit just before the side effect", request=StartRequestSchema(),
-        responses={200: ("The start's receipt.", StartReceiptSchema())}, problems=(*PROBLEMS, 409, 410),
+        responses={200: ("The start's receipt.", StartReceiptSchema)}, problems=(*PROBLEMS, 409, 410),
         security=SECURITY,
     ),
     "/action/guard/report": Documentation(
         "Report the outcome of a started action",
         description="`success` captures the reserved budget. `error` after a start means that the outcome is unknown: the operation is in"
         " doubt. A `success` after a person resolved the operation as not executed is recorded as a contradiction.",
-        request=ReportRequestSchema(), responses={200: ("The report's receipt.", ReportReceiptSchema())}, problems=(*PROBLEMS, 409),
+        request=ReportRequestSchema(), responses={200: ("The report's receipt.", ReportReceiptSchema)}, problems=(*PROBLEMS, 409),
         security=SECURITY,
     ),
 }  # fmt: skip

@@ -28,7 +28,7 @@ class Documentation:
     summary: str
     description: str = ""
     request: Schema | dict[str, Any] | None = None
-    responses: Mapping[int, tuple[str, Schema | dict[str, Any] | None]] = field(default_factory=dict)
+    responses: Mapping[int, tuple[str, type[Schema] | Schema | dict[str, Any] | None]] = field(default_factory=dict)
     problems: Sequence[int] = ()
     parameters: Sequence[dict[str, Any]] = ()
     security: Sequence[dict[str, list[str]]] = ()
