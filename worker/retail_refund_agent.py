@@ -7,11 +7,14 @@ takes rows of another agent: rows wait, and nothing is wrong with them.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
+    # As for every command, but before the imports: what they load is no garbage.
+    gc.set_threshold(20_000, 20, 50)
     # When this runs as a file, Python puts the file's own folder first on the path, where it would shadow other
     # modules: replace it by the folder above.
     _here = Path(__file__).resolve().parent
@@ -23,7 +26,6 @@ if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
-import gc
 import itertools
 import json
 import logging

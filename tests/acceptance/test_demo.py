@@ -90,7 +90,7 @@ def test_every_row_ends_as_the_policy_says(demo: Demo) -> None:
         ("APPROVAL_REQUIRED", "limit_exceeded"),
         *[("EXECUTED", "within_policy_limit")] * 2,
     ]
-    assert run("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
+    assert run_warm_command("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
 
 
 # What the shipped rules and policy say about the demo's orders, written down by hand: lane, status, what was noticed.
@@ -165,7 +165,7 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_decisions_have_the
         assert (said.status, said.json["result"]) == (200, decision), said.body
     ends = {"demo_medium_1": "FULFILLED", "demo_medium_2": "QUEUED", "demo_medium_3": "HELD"}
     assert eventually(lambda: ends == {name: shown_orders(demo)[name]["status"] for name in ends}, within=10)
-    assert run("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
+    assert run_warm_command("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0
 
 
 def test_the_agent_key_and_every_sign_in_work(demo: Demo) -> None:

@@ -19,7 +19,7 @@ from tests.acceptance.demos import Demo
 from tests.acceptance.ledgers import refund
 from tests.support.busy import long_enough
 from tests.support.fixtures import add_tenant, guard_body, start_body, unique
-from tests.support.served_programs import eventually, request, run
+from tests.support.served_programs import eventually, request, run_warm_command
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,8 @@ def enqueue_refunds(demo: Demo, secrets: dict[str, str], mark: str) -> None:
     account = {"account_ref": secrets["account"], "order_ref": secrets["order"], "reason": secrets["customer's words"]}
     rows = [refund(f"canary-{mark}-{n}", value, **account) for n, value in enumerate((3, 300, 400, 9000))]
     worker = {"WORKER_DATABASE_URL": demo.told["database_urls"]["worker"], "SENTINEL_TENANT_ID": demo.told["tenant_id"]}
-    done = run("enqueue", "-", program="worker.cli", stdin="".join(json.dumps(row) + "\n" for row in rows), **worker)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    done = run_warm_command("enqueue", "-", program="worker.cli", stdin=lines, **worker)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,7 +15,7 @@ from tests.acceptance.ledgers import Shop, open_shop, refund
 from tests.support.fixtures import unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port, listens
-from tests.support.served_programs import Served, clean_env, eventually, module, request, run
+from tests.support.served_programs import Served, clean_env, eventually, module, request, run_warm_command
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def key_of(shop: Shop, agent_id: str, *scopes: str) -> str:
 
 
 def intake(shop: Shop, key: str, port: int) -> subprocess.CompletedProcess[str]:
-    return run(
+    return run_warm_command(
         "--port", str(port), program="worker.orders", SENTINEL_URL=shop.served.url, SENTINEL_ORDERS_API_KEY=key,
         ORDERS_DATABASE_URL=program_url(shop.served.database_url, ORDERS), SENTINEL_TENANT_ID=str(shop.tenant_id),
     )  # fmt: skip

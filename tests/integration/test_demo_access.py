@@ -6,8 +6,6 @@ import dataclasses
 import errno
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from sentinel.authority.keys import find_key, revoke_key, secret_hash
 from sentinel.demo.access import prepare
 from tests.support.fixtures import Fixtures
 from tests.support.ports import free_port
+from tests.support.warm_process import run_warm
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +74,8 @@ def test_a_file_of_the_folder_that_cannot_be_used_is_named_on_one_line(
     ports = [
         f"--{option}={free_port()}" for option in ("port", "console-port", "orders-port", "board-port")
     ]  # `SENTINEL_DATABASE_URL` is set by the fixture above
-    run = subprocess.run(
-        [sys.executable, "-m", "sentinel.cli.main", "demo", "--once", f"--data-dir={tmp_path}", *ports],
-        env={key: value for key, value in os.environ.items() if key != "SENTINEL_SECRET_KEYS"},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    env = {key: value for key, value in os.environ.items() if key != "SENTINEL_SECRET_KEYS"}
+    run = run_warm("sentinel.cli.main", "demo", "--once", f"--data-dir={tmp_path}", *ports, env=env)
     assert (run.returncode, run.stderr.splitlines()) == (
         1,
         [f"Error: cannot use {tmp_path / name}: Is a directory; SENTINEL_DATA_DIR names the demo's folder"],
