@@ -68,6 +68,8 @@ TEMPLATE = "template_sentinel"
 
 SHARED = {"demo": "demo", "once": "demo", "victim": "victim", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
+CHROMIUM_SWITCHES = ("--renderer-process-limit=1",)
+"""The pages of one person share a process, and none is started in reserve for a page that the person never opens."""
 UNIT = Path(__file__).parent / "unit"
 """Its tests take milliseconds: handing them out one by one would take longer than some of them."""
 
@@ -253,7 +255,7 @@ def fixtures(
 def chromium() -> Iterator[Any]:
     """The one browser of this test process: playwright can only be started once in it."""
     try:
-        with running_chromium() as browser:
+        with running_chromium(*CHROMIUM_SWITCHES) as browser:
             yield browser
     except NoChromium as error:
         pytest.skip(str(error))

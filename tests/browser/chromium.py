@@ -16,8 +16,8 @@ class NoChromium(Exception):
 
 
 @contextlib.contextmanager
-def running_chromium() -> Iterator[Any]:
-    """A browser for the block. Raises `NoChromium`."""
+def running_chromium(*switches: str) -> Iterator[Any]:
+    """A browser for the block, started with these switches too. Raises `NoChromium`."""
     try:
         from playwright import sync_api
     except ImportError:
@@ -25,7 +25,7 @@ def running_chromium() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_api.sync_playwright() as playwright:
         try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", *switches])
         except sync_api.Error as error:
             raise NoChromium(f"no Chromium to be started: {str(error).splitlines()[0]}") from None
         yield found

@@ -104,9 +104,8 @@ def test_on_a_phone_a_card_is_decided_before_its_limits_and_on_a_desktop_beside_
 ) -> None:
     address = f"/ops/approvals/{place.fixtures.approval('215.00')}"
     names = ("Why approval is needed", "Your decision", "Limits it would use")
-    told, word, limits = (
-        people.operator(path=address, viewport=PHONE).get_by_role("heading", name=name).bounding_box() for name in names
-    )
+    page = people.operator(path=address, viewport=PHONE)
+    told, word, limits = (page.get_by_role("heading", name=name).bounding_box() for name in names)
     assert told["y"] < word["y"] < limits["y"]
     page = people.operator(path=address)
     told, word, limits = (page.get_by_role("heading", name=name).bounding_box() for name in names)

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import People, notice
+from tests.browser.conftest import People, notice, sign_in
 from tests.browser.place import Place
 from tests.integration.console.conftest import PASSWORD
 
@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 
 def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People, place: Place) -> None:
     approval, agent = place.fixtures.approval("270.00"), f"agent-{uuid.uuid4().hex[:8]}"
-    page = people.operator("approver", path="/ops", java_script_enabled=False)
+    page = people.visitor(java_script_enabled=False)
+    sign_in(page, place.operator(), path="/ops")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     page.get_by_role("link", name="Decisions by outcome, as a table").click()
     expect(page.locator("table")).to_contain_text("Allowed")

@@ -16,8 +16,9 @@ from tests.integration.console.conftest import PASSWORD
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
-def test_a_person_signs_in_is_brought_to_the_page_asked_for_and_signs_out(people: People) -> None:
-    page = people.operator("viewer", path="/ops/ledger?status=NEW")
+def test_a_person_signs_in_is_brought_to_the_page_asked_for_and_signs_out(people: People, place: Place) -> None:
+    page = people.visitor()
+    sign_in(page, place.operator("viewer"), path="/ops/ledger?status=NEW")
     expect(page.get_by_role("heading", name="Ledger", exact=True)).to_be_visible()
     assert page.url.endswith("/ops/ledger?status=NEW")
     expect(page.get_by_role("link", name="Ledger", exact=True)).to_have_attribute("aria-current", "page")

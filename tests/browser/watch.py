@@ -34,6 +34,10 @@ class Watch:
         """Complaints that a test provokes."""
         self._expected += map(re.compile, patterns)
 
+    def forget(self) -> None:
+        """Begin anew, with no complaint and none expected."""
+        self.complaints, self._expected = [], []
+
     def unexpected(self) -> list[str]:
         """What nobody asked for; forgotten afterwards."""
         found = [one for one in self.complaints if not any(pattern.search(one) for pattern in self._expected)]
