@@ -159,10 +159,11 @@ def _settings() -> dict[str, str]:
 
     Each test's own database makes the server write whole pages of it, which nobody reads again: they are not compressed.
     Making one and dropping it walks all buffers several times: an eighth of the product's hold a test's database twice.
-    What is kept of the log is kept in memory.
+    What is kept of the log is kept in memory. Nothing is analysed but what a test has analysed: each time the sessions of that database
+    plan everything anew.
     """
     hashing = {"scram_iterations": "1"} if find_binaries().major >= 16 else {}
-    return {"wal_compression": "off", "shared_buffers": "32MB", "min_wal_size": "80MB", **hashing}
+    return {"autovacuum": "off", "wal_compression": "off", "shared_buffers": "32MB", "min_wal_size": "80MB", **hashing}
 
 
 def _cheapen_logins(server: RunningServer) -> None:

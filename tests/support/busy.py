@@ -33,6 +33,12 @@ def long_enough(seconds: float) -> float:
     return max(seconds * overload(), seconds + _STANDS_STILL_SECONDS)
 
 
+def is_over(began: float, seconds: float) -> bool:
+    """Whether `long_enough(seconds)` have passed since `began`, by the monotonic clock; how busy it is, is tried only when it may be."""
+    passed = time.monotonic() - began
+    return passed > seconds + _STANDS_STILL_SECONDS and passed > seconds * overload()
+
+
 def _slowdown() -> float:
     """Seconds on the clock for each second that a thread computes; tried at most once a second."""
     return _tried_slowdown(int(time.monotonic()))

@@ -18,7 +18,7 @@ from typing import Any
 
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
-from tests.support.busy import long_enough
+from tests.support.busy import is_over
 from tests.support.kept_sessions import connect
 from tests.support.logins import program_url
 from tests.support.warm_process import WarmProcess
@@ -168,12 +168,14 @@ def looping(agent: Agent) -> Iterator[threading.Thread]:
         yield thread
     finally:
         agent.request_stop()
-        thread.join(long_enough(5))
+        began = time.monotonic()
+        while thread.is_alive() and not is_over(began, 5):
+            thread.join(5)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Until it holds; fails the test otherwise. A busy machine gets longer."""
-    deadline = time.monotonic() + long_enough(seconds)
+    """Until it holds; fails the test otherwise. A busy machine gets longer. It is asked less often the longer it takes."""
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
+        assert not is_over(began, seconds), "it never came true"
+        time.sleep(min(max(0.02, (time.monotonic() - began) / 10), 0.25))

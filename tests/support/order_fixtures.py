@@ -23,7 +23,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
 from sentinel.store.database import ORDERS
 from tests.support.asgi_client import InProcessApp
-from tests.support.busy import long_enough
+from tests.support.busy import is_over, long_enough
 from tests.support.fixtures import Fixtures, unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port
@@ -84,8 +84,8 @@ class OrderFixtures:
 
     def rounds(self, seconds: float = 5.0, until: Callable[[], bool] | None = None) -> None:
         """The background's rounds, until nothing is to do or `until` holds."""
-        end = time.monotonic() + long_enough(seconds)
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while not is_over(began, seconds):
             taken = self.review.background.once()
             if until() if until else not taken:
                 return

@@ -18,7 +18,7 @@ from typing import Any
 import urllib3
 
 from sentinel.store.database import AUTHORITY
-from tests.support.busy import long_enough, overload
+from tests.support.busy import is_over, long_enough, overload
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 from tests.support.warm_process import WarmProcess, run_warm
@@ -78,10 +78,10 @@ def processes_naming(needle: str) -> list[int]:
 
 def eventually(condition: Any, *, within: float, every: float = 0.05) -> Any:
     """The first true value of `condition()`; else its last value, after `within` seconds, more on a busy machine."""
-    deadline = time.monotonic() + long_enough(within)
+    began = time.monotonic()
     while True:
         value = condition()
-        if value or time.monotonic() > deadline:
+        if value or is_over(began, within):
             return value
         time.sleep(every)
 

@@ -28,7 +28,7 @@ from worker.failpoints import Failpoints
 from worker.images import ProofImage, Recognised, Unrecognised, proof_image
 from worker.refunds import build
 from worker.refunds.agent import Agent
-from worker.refunds.rows import LedgerRow, OrderFacts
+from worker.refunds.rows import LedgerRow, NewRow, OrderFacts
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.build import Dependencies
 from worker.refunds.workflow.runner import RunContext, StepResult
@@ -136,6 +136,33 @@ class Says:
         return Opinion(self.code, self.layer)
 
 
+class _Entry:
+    """A row that its branch would pay, but for what is said here: of its order, of its image, or of itself."""
+
+    def __init__(self, name: str, branch: Branch, *, days_ago: float = 2, order: Mapping[str, Any] | None = None,
+                 image: Recognised | Unrecognised | None = None, delayed: bool | None = None, has_order: bool = True,
+                 has_image: bool = True, value: int = 400, **row: Any) -> None:  # fmt: skip
+        self.name, self._branch, self._days_ago, self._order = name, branch, days_ago, order or {}
+        self.image, self.delayed, self.has_order, self.has_image = image, delayed, has_order, has_image
+        self._value, self._row = value, row
+
+    def order_facts(self) -> OrderFacts:
+        delivered = datetime.now(UTC) - timedelta(days=self._days_ago)
+        facts = OrderFacts(
+            f"ord_{self.name}", delivered, 90_000, "USD", f"acct_{self.name}", self._branch.channel, delivered, 490, 5000, 4000
+        )  # fmt: skip
+        return replace(facts, **self._order)
+
+    def new_row(self) -> NewRow:
+        fields = {
+            "channel": self._branch.channel,
+            "scenario": self._branch.scenario,
+            "mode": self._branch.mode,
+            "order_ref": f"ord_{self.name}",
+        }
+        return new_row(self.name, self._value, **{**fields, "risk": {}, **self._row})
+
+
 @dataclass
 class Shop:
     """A ledger, an authority to ask, and everything outside in the test's hands."""
@@ -151,28 +178,23 @@ class Shop:
 
     # Rows
 
-    def enter(self, branch: Branch, name: str = "r", *, days_ago: float = 2, order: Mapping[str, Any] | None = None,
-              image: Recognised | Unrecognised | None = None, delayed: bool | None = None, has_order: bool = True,
-              has_image: bool = True, value: int = 400, **row: Any) -> str:  # fmt: skip
-        """A row that its branch would pay, but for what is said here. Returns its id."""
-        delivered = datetime.now(UTC) - timedelta(days=days_ago)
-        facts = OrderFacts(
-            f"ord_{name}", delivered, 90_000, "USD", f"acct_{name}", branch.channel, delivered, 490, 5000, 4000
-        )
-        if has_order:
-            self.fixtures.ledger.add_orders([replace(facts, **(order or {}))])
-        if branch.scenario == "compensation" if delayed is None else delayed:
-            self.flag(name, branch, "delayed_shipment")
-        fields = {
-            "channel": branch.channel,
-            "scenario": branch.scenario,
-            "mode": branch.mode,
-            "order_ref": f"ord_{name}",
-        }
-        self.fixtures.add(new_row(name, value, **{**fields, "risk": {}, **row}))
-        if branch.image and has_image:
-            self.show(name, image or Recognised(branch.image, Money(10_000, "USD")))  # type: ignore[arg-type]
+    def enter(self, branch: Branch, name: str = "r", **over: Any) -> str:
+        """A row that its branch would pay, but for what is said in `over`, as `_Entry` takes it. Returns its id."""
+        self.enter_all(branch, {name: over})
         return name
+
+    def enter_all(self, branch: Branch, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Several at once: what is said against each, by its id."""
+        entries = [_Entry(name, branch, **over) for name, over in rows.items()]
+        if orders := [one.order_facts() for one in entries if one.has_order]:
+            self.fixtures.ledger.add_orders(orders)
+        for one in entries:
+            if branch.scenario == "compensation" if one.delayed is None else one.delayed:
+                self.flag(one.name, branch, "delayed_shipment")
+        self.fixtures.add(*(one.new_row() for one in entries))
+        for one in entries:
+            if branch.image and one.has_image:
+                self.show(one.name, one.image or Recognised(branch.image, Money(10_000, "USD")))  # type: ignore[arg-type]
 
     def flag(self, name: str, branch: Branch, flag: str) -> None:
         """Something stands against the row's order."""

@@ -29,7 +29,7 @@ from worker.settlement import EffectRefused, NoAnswer
 
 RETAIL = BRANCHES["retail/standard"]
 PAID, HALF = 100_00, 60_00
-ORDERS = 60
+ORDERS, OTHERS = 60, 140
 
 OVERPAID = """
 select o.source, o.order_ref, sum(e.amount_minor), o.paid_minor from refunds.orders o
@@ -78,7 +78,7 @@ def overlap(shop: Shop, authority: FakeAuthority, workers: int) -> None:
     fixtures = shop.fixtures
     fixtures.ledger.add_orders([order(f"o{n}") for n in range(ORDERS)])
     large = [refund(f"large{n}", f"o{n}") for n in range(ORDERS)]
-    large += [new_row(f"other{n}", 100, order_ref=None) for n in range(1000 - ORDERS)]
+    large += [new_row(f"other{n}", 100, order_ref=None) for n in range(OTHERS)]
     shop.settings.update(guard_timeout_seconds=20.0, batch=64)
     with ExitStack() as stack, psycopg.connect(fixtures.url) as behind, silent_for_guards(authority) as speaks:
         add_uncommitted(fixtures.ledger, large, behind)

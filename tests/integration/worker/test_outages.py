@@ -80,12 +80,12 @@ class Clock:
         self._fixtures.make_due()
 
 
-def an_hour_of(fixtures: LedgerFixtures, url: str, longest: float = 300.0) -> int:
+def an_hour_of(fixtures: LedgerFixtures, url: str, longest: float = 900.0) -> int:
     """Run after run while nobody answers, for an hour of pauses; returns how many runs that were."""
     clock, runs = Clock(fixtures), 0
     while clock.waited < HOUR and runs < 400:
         with fixtures.agent(
-            url, max_attempts=3, backoff_seconds=4, backoff_max_seconds=longest, guard_timeout_seconds=0.3
+            url, max_attempts=3, backoff_seconds=30, backoff_max_seconds=longest, guard_timeout_seconds=0.3
         ) as agent:
             outcome = agent.run_once()
         runs += 1

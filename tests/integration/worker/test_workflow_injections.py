@@ -44,8 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {"good": {}, "late": {"days_ago": 8}, "silent
 def outcomes(shop: Shop, texts: dict[str, str], place: str) -> dict[str, tuple[Any, ...]]:
     """Row → (amount, currency, system) of what was executed, for every text in that place of every kind of row."""
     for kind, over in KINDS.items():
-        for name, text in texts.items():
-            shop.enter(PUBLIC_FEE, f"{kind}.{name}", **over, **PLACES[place](text))
+        shop.enter_all(PUBLIC_FEE, {f"{kind}.{name}": {**over, **PLACES[place](text)} for name, text in texts.items()})
     shop.run()
     shop.answer(*(row for (row,) in shop.fixtures.all(WAITING) if not row.startswith("silent")))
     shop.run()
