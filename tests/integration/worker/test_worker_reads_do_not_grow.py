@@ -16,7 +16,7 @@ from worker.refunds import reconcile, sql
 from worker.refunds.risk_facts import MANY_ORDERS
 
 pytestmark = pytest.mark.fresh_database  # counts what is read
-FEW, MANY = 100, 20_000
+FEW, MANY = 100, 6_000
 """Rows that are executed."""
 LOOKS = {"the gauges": sql.FIGURES, "what is open": sql.COUNT_OPEN}
 ALL_OF_ONE = """
