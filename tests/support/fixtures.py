@@ -105,7 +105,7 @@ class Fixtures:
     @functools.cached_property
     def app(self) -> InProcessApp:
         """The authority as a process serves it; made for who asks over HTTP."""
-        return InProcessApp(create_app(self.settings, self.authority, _unlimited()))
+        return InProcessApp(create_app(self.settings, self.authority, unlimited()))
 
     @functools.cached_property
     def client(self) -> AsgiClient:
@@ -146,6 +146,10 @@ class Fixtures:
         return issue_key(
             self.console_pool, self.tenant_id, agent_id=agent_id, scopes=scopes, owner_operator_id=owner
         ).key
+
+    def new_tenant(self, label: str) -> Tenant:
+        """Another tenant beside this one."""
+        return _add_tenant(self.console_pool, self.admin, label)
 
     def run_housekeeping(self) -> None:
         """One round of what the housekeeper does."""
@@ -217,18 +221,19 @@ def quick_hash(password: str) -> str:
 
 
 @functools.cache
-def _unlimited() -> SharedRateLimit:
+def unlimited() -> SharedRateLimit:
     """One for all sets of fixtures: its semaphores take longer to make than many a test."""
     return SharedRateLimit(per_second=100_000, burst=100_000)
 
 
 @contextmanager
 def served(
-    settings: Settings, policies: ReloadablePolicies, *, per_second: int = 100_000
+    settings: Settings, policies: ReloadablePolicies, *, per_second: int | None = None
 ) -> Iterator[tuple[Authority, InProcessApp]]:
     """Another authority of these settings, and its app as a process serves it."""
     authority = build_authority(settings, policies)
-    app = InProcessApp(create_app(settings, authority, SharedRateLimit(per_second=per_second, burst=per_second)))
+    limit = SharedRateLimit(per_second=per_second, burst=per_second) if per_second else unlimited()
+    app = InProcessApp(create_app(settings, authority, limit))
     try:
         yield authority, app
     finally:

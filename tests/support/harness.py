@@ -27,10 +27,9 @@ from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import SentinelError
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
-from tests.support.fixtures import SECRET, Fixtures
+from tests.support.fixtures import SECRET, Fixtures, unlimited
 from tests.support.verbs import guarded, reported, started
 
 T = TypeVar("T")
@@ -126,7 +125,7 @@ class Desk:
 
 def caller_of(fixtures: Fixtures, key: str | None = None) -> Caller:
     """Who an agent key is."""
-    identity = Identity(fixtures.authority.pool, SharedRateLimit(per_second=1000, burst=1000))
+    identity = Identity(fixtures.authority.pool, unlimited())
     return identity.caller("guard", {"HTTP_X_API_KEY": key or fixtures.key})
 
 

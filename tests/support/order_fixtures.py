@@ -24,7 +24,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.store.database import ORDERS
 from tests.support.asgi_client import InProcessApp
 from tests.support.busy import is_over, long_enough
-from tests.support.fixtures import Fixtures, unique
+from tests.support.fixtures import Fixtures, unique, unlimited
 from tests.support.logins import program_url
 from tests.support.ports import free_port
 from tests.support.warm_process import ROOT, WarmProcess
@@ -147,7 +147,7 @@ def make_intake(
     settings = settings_of(fixtures, authority_url, key, **over)
     sources = SourcesFile(SOURCES, secrets or {"ORDERS_DEMO_SECRET": SECRET})
     review = build_order_review(settings, sources, failpoints=failpoints or Failpoints(), **(parts or {}))
-    limit = limit or SharedRateLimit(per_second=100_000, burst=100_000)
+    limit = limit or unlimited()
     # Tests that are not about a source's limit have a source without one.
     intake = Intake(
         review.processor,

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sentinel.authority import housekeeping
 from sentinel.authority.actor import Actor, local_administrator
 from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.approvals import resolve_approval
@@ -42,7 +43,7 @@ from tests import mutants
 from tests.support.authority_model import CAPS, REPORT_SECONDS, Action, Model
 from tests.support.clock import set_clock, take_over
 from tests.support.commit_loop import record
-from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, unique
+from tests.support.fixtures import ACTION, AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import Desk, caller_of, desks, digest_of, scaled
 
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
@@ -98,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         self.stamp = unique("run")
         set_clock(self.fixtures, NOON)
         for _ in range(2):
-            tenant_id, key, people = add_tenant(self.fixtures.url, unique("m").replace("_", "-"))
+            tenant_id, key, people = self.fixtures.new_tenant(unique("m").replace("_", "-"))
             self.tenants.append(Tenant(Desk(self.desk.authority, caller_of(self.fixtures, key)), tenant_id, people))
 
     # Agents
@@ -346,8 +347,9 @@ def done(call: Any) -> bool:
 
 
 @pytest.fixture
-def clocked(database_url: str) -> Iterator[Fixtures]:
-    """A set of fixtures whose time the machine sets."""
+def clocked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixtures]:
+    """A set of fixtures whose time the machine sets, and whose housekeeper brings ids for a run's few operations, not for hundreds."""
+    monkeypatch.setattr(housekeeping, "_BATCH_SIZE", 10)
     fixtures = make_fixtures(database_url)
     take_over(fixtures)
     yield fixtures
