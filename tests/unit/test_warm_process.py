@@ -1,4 +1,4 @@
-"""Programs that begin with everything imported end with the test process that started them, however that ends."""
+"""Programs that begin with everything imported end as any other does, and with the test process that started them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.served_programs import eventually
-from tests.support.warm_process import ROOT
+from tests.support.warm_process import ROOT, run_warm_line
 
 STARTS_ONE = """
 import os, subprocess, sys, time
@@ -33,3 +35,28 @@ def test_a_program_does_not_outlive_the_test_process_that_started_it() -> None:
         assert place.exists()
         test_process.kill()
     assert eventually(lambda: not place.exists(), within=10)
+
+
+ENDS = {
+    "by itself": "print('done', end='')",
+    "with a number": "raise SystemExit(7)",
+    "with a number below zero": "raise SystemExit(-1)",
+    "with a word": "raise SystemExit('refused')",
+    "by Ctrl-C": "raise KeyboardInterrupt",
+    "by a fault": "raise ValueError('wrong')",
+    "by a signal": "import os; os.kill(os.getpid(), 15)",
+    "after a thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
+    "after what it does at its exit": "import atexit; atexit.register(print, 'bye')",
+    "without standard output": "import sys; sys.stdout = None; sys.exit(2)",
+    "with output that takes no more": "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('lost')",
+}
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
+def test_a_program_ends_as_if_it_had_begun_with_nothing(program: str) -> None:
+    line = [sys.executable, "-c", program]
+    plain = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    warm = run_warm_line(line, env=os.environ, timeout=60, imported=("json",))
+    assert (warm.returncode, warm.stdout) == (plain.returncode, plain.stdout)
+    # Of a traceback, which shows by whom it was begun, the last line.
+    assert warm.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
