@@ -16,7 +16,7 @@ from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.conftest import at
 from tests.support.fixtures import Fixtures, make_fixtures
-from tests.support.kept_databases import drop_database
+from tests.support.kept_databases import drop_database, end_all_in
 from tests.support.roomy import roomy_policies
 
 
@@ -34,14 +34,25 @@ def victim() -> Iterator[Embedded]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.fixture
-def doomed_url(victim: Embedded) -> Iterator[str]:
-    """A migrated database on the victim; the server runs when the test begins."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
+@pytest.fixture(scope="session")
+def doomed_template(victim: Embedded) -> str:
+    """A migrated, empty database on the victim, to be copied."""
+    name = "template_doomed"
     admin_url = victim.start().admin_url
     with psycopg.connect(admin_url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
     migrate(at(admin_url, name))
+    return name
+
+
+@pytest.fixture
+def doomed_url(victim: Embedded, doomed_template: str) -> Iterator[str]:
+    """A migrated database on the victim; the server runs when the test begins."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    admin_url = victim.start().admin_url
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        end_all_in(connection, doomed_template)
+        connection.execute(f"create database {name} template {doomed_template} strategy file_copy".encode())
     yield at(admin_url, name)
     with psycopg.connect(victim.start().admin_url, autocommit=True) as connection:
         drop_database(connection, name)

@@ -236,6 +236,33 @@ class Busy:
             raise self.fault
 
 
+class LastingReader:
+    """Reads a tenant's rows as administrator over one session, and over another once the server has died."""
+
+    def __init__(self, url: str, tenant_id: uuid.UUID) -> None:
+        self._url, self._tenant_id = url, tenant_id
+        self._connection: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def fetch(self, query: str) -> list[Any]:
+        """Rows of a query with the tenant as its only parameter."""
+        with self._lock:
+            if self._connection is not None:
+                with contextlib.suppress(psycopg.OperationalError):
+                    return self._rows(self._connection, query)
+                self._connection.close()
+            self._connection = psycopg.connect(self._url, autocommit=True)
+            return self._rows(self._connection, query)
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _rows(self, connection: psycopg.Connection[Any], query: str) -> list[Any]:
+        return connection.execute(query.encode(), {"tenant_id": self._tenant_id}).fetchall()
+
+
 def fetch(url: str, query: str, tenant_id: uuid.UUID) -> list[Any]:
     """Rows of a query with the tenant as its only parameter, over a connection of its own."""
     with psycopg.connect(url, autocommit=True) as connection:
