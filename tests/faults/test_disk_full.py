@@ -183,7 +183,7 @@ def test_a_full_disk_is_a_refusal_loses_nothing_and_ends_with_space_alone(
     url, began = server.admin_url, server.pid
     tenant_id, key, _ = add_tenant(url, unique("full").replace("_", "-"))
     room = {"SENTINEL_POLICIES_DIR": str(roomy_policies(tmp_path))}  # more guards fit on a disk than in a total
-    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **room) as served:
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, from_nothing=False, **room) as served:
         before = served.guard(guard_body())
         ballast = fill(disk, url)
         given, refused, wrong = ask_until_refused(served, times=3)
@@ -212,7 +212,7 @@ def test_a_full_disk_under_the_log_is_a_refusal_loses_nothing_and_ends_with_spac
     url = embedded.start().admin_url
     tenant_id, key, _ = add_tenant(url, unique("full").replace("_", "-"))
     room = {"SENTINEL_POLICIES_DIR": str(roomy_policies(tmp_path))}  # more guards fit on a disk than in a total
-    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **room) as served:
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, from_nothing=False, **room) as served:
         before = served.guard(guard_body())
         ballast = fill_the_log(disk, url)
         given, refused, wrong = ask_until_refused(served, times=3)

@@ -33,8 +33,8 @@ from tests.support.kept_databases import drop_database
 from tests.support.killed import children_of
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
-from tests.support.served_programs import clean_env, end, eventually, module, never, request, run
-from tests.support.warm_process import run_warm
+from tests.support.served_programs import clean_env, end, eventually, module, never, request, run_warm_command
+from tests.support.warm_process import WarmProcess, run_warm
 
 pytestmark = pytest.mark.slow
 Bad = dict[str, tuple[Callable[[Place], dict[str, str] | None], str]]
@@ -231,23 +231,29 @@ def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, slots: St
     make, word = BAD[name]
     with contextlib.ExitStack() as stack:
         place.stack = stack  # the role is mended when this test ends, not when its database goes
-        assert fault_of_refusal(run("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
+        assert fault_of_refusal(run_warm_command("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
 
 
-def started_console(place: Place) -> subprocess.Popen[bytes]:
+def started_console(place: Place) -> subprocess.Popen[str]:
     """The operators' console there, silent."""
-    return subprocess.Popen(
+    nowhere = subprocess.DEVNULL
+    return WarmProcess(
         module("ops_console", "--only", "operators"),
         env=clean_env(**place.env),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdin=nowhere,
+        stdout=nowhere,
+        stderr=nowhere,
+        text=True,
     )
 
 
 def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamSlots) -> None:
     """Else programs that refuse everything would pass the tests above."""
     worker, place = slots.make("good", "worker"), slots.make("good", "console")
-    assert fault_of_refusal(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
+    assert (
+        fault_of_refusal(run_warm_command("run", "--once", program="worker.cli", timeout=60, **worker.env), "")
+        == "it ran"
+    )
     console = started_console(place)
     try:
         assert eventually(lambda: listens(place.port), within=30)
@@ -265,7 +271,7 @@ def test_sighup_ends_no_process_of_a_program_that_reloads_nothing(slots: StreamS
         for _ in range(2):
             console.send_signal(signal.SIGHUP)
             # Its master handles a signal before it starts a process in the place of one that ended.
-            assert never(lambda: children_of(console.pid) != before, within=2)
+            assert never(lambda: children_of(console.pid) != before, within=2, every=0.5)
         assert before and console.poll() is None and ready(place.port)
     finally:
         end(console)

@@ -86,13 +86,13 @@ def eventually(condition: Any, *, within: float, every: float = 0.05) -> Any:
         time.sleep(every)
 
 
-def never(condition: Any, *, within: float) -> bool:
+def never(condition: Any, *, within: float, every: float = 0.05) -> bool:
     """Whether `condition()` stays untrue for so many seconds."""
     deadline = time.monotonic() + within * overload()
     while not condition():
         if time.monotonic() > deadline:
             return True
-        time.sleep(0.05)
+        time.sleep(every)
     return False
 
 
@@ -266,7 +266,7 @@ def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
 def served_on(
     database_url: str, folder: Path, *, tenant_id: str, key: str, from_nothing: bool = True, **env: str
 ) -> Iterator[Served]:
-    """An authority on a database whose tenant exists."""
+    """An authority on a database whose tenant exists; `from_nothing` as for `start_serve`."""
     process, port, log, settings = start_serve(database_url, folder, from_nothing=from_nothing, **env)
     try:
         yield Served(database_url, port, process, log, tenant_id, key, settings)
