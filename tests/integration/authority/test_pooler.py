@@ -32,11 +32,11 @@ from sentinel.store.loop_connections import _OfLoop
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
 from tests.support.harness import on_a_loop
-from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import make_login, program_url
 from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
 from tests.support.ports import free_port
-from tests.support.served_programs import clean_env, end, eventually, module, request, run, start_serve
+from tests.support.served_programs import clean_env, end, eventually, module, request, run_warm_command, start_serve
+from tests.support.warm_process import WarmProcess
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 OTHER = "sentinel_pooled_login"
@@ -81,14 +81,14 @@ def test_undeclared_the_worker_and_the_doctor_name_it_where_others_have_prepared
     fixtures: Fixtures, pooler: Pooler
 ) -> None:
     left_prepared(address(fixtures, pooler, WORKER))
-    refused = run(
+    refused = run_warm_command(
         "--once", program="worker.retail_refund_agent", WORKER_DATABASE_URL=address(fixtures, pooler, WORKER),
         SENTINEL_URL=f"http://127.0.0.1:{free_port()}", SENTINEL_TENANT_ID=str(fixtures.tenant_id),
         SENTINEL_REFUND_AGENT_API_KEY=fixtures.key,
     )  # fmt: skip
     assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (2, True), refused.stderr
     left_prepared(address(fixtures, pooler, AUTHORITY))
-    refused = run("doctor", SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY))
+    refused = run_warm_command("doctor", SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY))
     assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (3, True), refused.stderr
 
 
@@ -219,7 +219,7 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
     fixtures: Fixtures, pooler: Pooler, tmp_path: Any
 ) -> None:
     said = {POOLER: "transaction"}
-    refused = run(
+    refused = run_warm_command(
         "serve",
         SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY),
         SENTINEL_SECRET_KEYS=SECRET,
@@ -230,7 +230,7 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
         fixtures.url, tmp_path, **said, SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY)
     )
     console_port, intake_port = free_port(), free_port()
-    others: list[subprocess.Popen[bytes]] = []
+    others: list[WarmProcess] = []
     try:
         others.append(_started("ops_console", "--port", str(console_port), "--board-port", str(free_port()), **said, SENTINEL_INSECURE_COOKIES="1", CONFIRM_SECRETS=SECRET,
                                SENTINEL_DATABASE_URL=address(fixtures, pooler, CONSOLE), SENTINEL_BOARD_DATABASE_URL=address(fixtures, pooler, BOARD)))  # fmt: skip
@@ -247,21 +247,20 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
         rows = '{"ledger_entry_id": "lge_p", "refund_id": "rf_p", "agent_id": "retail-refund-agent", "action": "refund.create",' \
                ' "amount": {"value": 12, "currency": "USD"}, "idempotency_key": "refund:lge_p", "account_ref": "acct_p", "risk":' \
                ' {"duplicate_refund": false, "stale_window": false, "suspicious_reason": false, "customer_attempts_24h": 1}}\n'  # fmt: skip
-        assert run("enqueue", "-", program="worker.cli", stdin=rows, **worker).returncode == 0
-        done = run("--once", program="worker.retail_refund_agent", **worker)
+        assert run_warm_command("enqueue", "-", program="worker.cli", stdin=rows, **worker).returncode == 0
+        done = run_warm_command("--once", program="worker.retail_refund_agent", **worker)
         assert done.returncode == 0, done.stderr
         assert fixtures.one("select status from refunds.ledger_entries") == "EXECUTED"
-        no_word = run("--once", program="worker.retail_refund_agent", **{**worker, POOLER: "none"})
+        no_word = run_warm_command("--once", program="worker.retail_refund_agent", **{**worker, POOLER: "none"})
         assert (no_word.returncode, f"{POOLER}=transaction" in no_word.stderr) == (2, True), no_word.stderr
     finally:
         for process in (*others, authority):
             end(process)
 
 
-def _started(name: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        module(name, *arguments), env=clean_env(**env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+def _started(name: str, *arguments: str, **env: str) -> WarmProcess:
+    nowhere = subprocess.DEVNULL
+    return WarmProcess(module(name, *arguments), env=clean_env(**env), stdin=nowhere, stdout=nowhere, stderr=2)
 
 
 def _is_ready(port: int) -> bool:

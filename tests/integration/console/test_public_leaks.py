@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import urllib.parse
 import uuid
@@ -29,6 +30,7 @@ CANARIES = {
 }  # fmt: skip
 
 
+@functools.cache
 def spellings(text: str) -> set[str]:
     """A secret as it is and as it could be hidden: URL, base64 at each alignment, hex, JSON."""
     raw = text.encode()
