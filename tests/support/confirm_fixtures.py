@@ -5,12 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import psycopg
-
 from ops_console.app import create_app
 from ops_console.settings import ConsoleSettings
 from sentinel.store.database import WORKER, Pool, with_role
 from tests.support.asgi_client import InProcessApp
+from tests.support.kept_sessions import connect
 from worker.refunds.confirmations import ConfirmationRequest, Confirmations
 
 SECRETS = ("only-for-tests-of-cards-0123456789",)
@@ -35,7 +34,7 @@ class Cards:
 
     def __init__(self, url: str) -> None:
         self.url, self.tenant_id = url, uuid.uuid4()
-        self.admin = psycopg.connect(url, autocommit=True)
+        self.admin = connect(url)
         self.admin.execute("insert into sentinel.tenants (tenant_id, label) values (%s, 'shop')", [self.tenant_id])
         self.admin.execute("insert into refunds.defaults (tenant_id) values (%s)", [self.tenant_id])
         self.pool = Pool(with_role(url, WORKER), size=8)
