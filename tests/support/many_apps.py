@@ -30,12 +30,25 @@ _flask_app = app._flask_app
 
 def compile_once() -> None:
     """Change this process so; before its first app is made."""
-    library.try_compile = _compile_once
-    source._compose = _compose_once
+    read_once()
     Flask.jinja_options = {**Flask.jinja_options, "bytecode_cache": _Memory()}
     Rule._compile_builder = _when_wanted  # type: ignore[attr-defined]
     Flask.url_map_class = _KnownRoutes
     app._flask_app = _Documents  # type: ignore[assignment]
+
+
+def read_once() -> None:
+    """Only what it reads and compiles of policies."""
+    library.try_compile = _compile_once
+    source._compose = _compose_once
+
+
+def read_shipped() -> None:
+    """Read and compile the shipped policies, once for all processes that are forked from this one."""
+    read_once()
+    library.PolicyLibrary.load(policies_dir())
+    for path in policies_dir().rglob("*.yaml"):
+        source.read_source(path)
 
 
 class _Memory(BytecodeCache):

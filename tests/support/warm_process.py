@@ -1,8 +1,9 @@
 """Processes of our commands that begin with everything imported: a second of every start is imports.
 
-`WarmProcess` is a `Popen` whose process is forked from one that has imported the programs and done nothing else. From then on
-it is as any other: own arguments, environment and pipes, to be waited for and killed. What a start itself may do wrong
-(imports, the interpreter's options) is tried by the tests that start commands the plain way, most of `tests/acceptance`.
+`WarmProcess` is a `Popen` whose process is forked from one that has imported the programs, has read and compiled the shipped
+policies, and has done nothing else. From then on it is as any other: own arguments, environment and pipes, to be waited for and
+killed. What a start itself may do wrong (imports, the interpreter's options) is tried by the tests that start commands the plain way,
+most of `tests/acceptance`.
 
 Of other modules, `imported`, the process that is forked from has the environment of the first one asked for with its PYTHONPATH.
 """
@@ -44,6 +45,7 @@ IMPORTED = (
     "worker.orders.app",
     "worker.gates.replay",
     "tests.support.forked_replay",
+    "tests.support.many_apps",
 )
 _REQUEST_BYTES = 1 << 20
 
@@ -157,6 +159,8 @@ def _serve(line: socket.socket, imported: list[str]) -> None:
         __import__(name)
     if (client := sys.modules.get("sentinel.platform.outbound.client")) is not None:
         client.READY_WAIT_SECONDS = SYSTEM_READY_SECONDS  # type: ignore[attr-defined]
+    if (many_apps := sys.modules.get("tests.support.many_apps")) is not None:
+        many_apps.read_shipped()
     gc.freeze()  # what is imported is shared by all and collected by none
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
