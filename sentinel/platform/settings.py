@@ -54,7 +54,7 @@ class _Environment(Env):
             self.seal()
         except EnvValidationError as error:
             messages = dict(error.error_messages)  # type: ignore[arg-type]
-            return {name: "; ".join(map(str, messages)) for name, messages in sorted(messages.items())}
+            return {name: "; ".join(str(one).rstrip(".") for one in said) for name, said in sorted(messages.items())}
         return {}
 
 

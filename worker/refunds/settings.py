@@ -245,7 +245,7 @@ class WorkerSettings:
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
     """Settings from the environment. Raises `UnsafeConfiguration` with everything that is wrong in one line."""
     values, bad = read_fields(WorkerSettings)
-    problems = [f"{variable}: {text.rstrip('.')}" for variable, text in bad.items()]
+    problems = [f"{variable}: {text}" for variable, text in bad.items()]
     values["confirm_secrets"] = confirm_secrets()
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
     if needs_authority:
