@@ -35,10 +35,11 @@ def command(graceful_seconds: int, **options: Any) -> None:
         signal.signal(number, lambda *_: stopping.set())
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
-            from sentinel.authority.settings import CHECKPOINTS
+            from sentinel.authority.settings import CHECKPOINTS, load_settings
             from sentinel.platform.settings import data_dir_secret
             from sentinel.store.address import data_dir, require_embedded_database
 
+            load_settings(**options)  # what is malformed or unsafe is told before a database is started
             folder = data_dir()
             require_embedded_database(folder, "SENTINEL_DATABASE_URL")
             options["database_url"] = _database(stack, folder, stopping)

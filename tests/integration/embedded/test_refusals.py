@@ -25,6 +25,7 @@ from sentinel.store.embedded import (
 from sentinel.store.embedded.account import server_account
 from sentinel.store.embedded.binaries import inspect
 from tests.support.embedded_servers import IS_ROOT, alive, ask, eventually, needs_linux, needs_root, refusal
+from tests.support.served_programs import run_warm_command
 
 
 def _data_of_another_major(base: Path, major: int) -> Path:
@@ -193,3 +194,9 @@ def test_the_last_complaint_is_chosen_over_hints_and_notices() -> None:
         "2026-11-21 10:00:00.125 UTC [12] LOG:  database system is shut down\n"
     )
     assert failures.last_meaningful_line(output) == "FATAL:  could not do it"
+
+
+def test_what_is_wrong_with_the_settings_is_told_before_the_folder_is_looked_at(base: Path) -> None:
+    done = run_warm_command("serve", SENTINEL_DATA_DIR=str(base), SENTINEL_PORT="x", SENTINEL_SECRET_KEYS="short")
+    assert done.returncode == 2 and not base.exists(), done.stderr
+    assert "SENTINEL_PORT: Not a valid integer" in done.stderr and "SENTINEL_SECRET_KEYS" in done.stderr
