@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marshmallow.validate import OneOf
+from marshmallow.validate import OneOf, Range
 
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
@@ -31,6 +31,7 @@ from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 CHECKPOINTS = "checkpoints.jsonl"
 """The checkpoint file of an embedded database, in its data folder."""
+_ACT_SECONDS = Range(min=10, max=1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,13 @@ class Settings:
         "SENTINEL_REPORT_DEADLINE_SECONDS",
         "After a start, an operation without a report for this long is put in doubt; also how long a caller may act that declares no time (act_within_seconds).",
         300,
-        valid=COUNT,
+        valid=_ACT_SECONDS,
     )
     longest_act_seconds: int = setting(
         "SENTINEL_LONGEST_ACT_SECONDS",
         "Longest time to act that a start may declare (act_within_seconds); until that time is over, nobody can resolve the operation as not executed.",
         3600,
-        valid=COUNT,
+        valid=_ACT_SECONDS,
     )
     open_permits_per_key: int = setting(
         "SENTINEL_OPEN_PERMITS_PER_KEY",
@@ -158,8 +159,4 @@ def unsafe(settings: Settings) -> list[str]:
             break
     if settings.database_url and not settings.secret_keys:
         faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
-    if settings.longest_act_seconds < 10:
-        faults.append("SENTINEL_LONGEST_ACT_SECONDS: must be at least 10")
-    if settings.report_deadline_seconds < 10:
-        faults.append("SENTINEL_REPORT_DEADLINE_SECONDS: must be at least 10")
     return faults

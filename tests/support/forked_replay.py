@@ -6,12 +6,11 @@ what a run of few cases takes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
-import sys
-import traceback
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 from sentinel.cli import gates, main
 from tests.support.warm_process import become
@@ -28,23 +27,11 @@ class ForkedReplay(subprocess.Popen[bytes]):
         if not self.pid:
             os.close(p2cwrite)
             os.close(c2pread)
-            _run({"argv": args[1:], "env": dict(env)}, [p2cread, c2pwrite])
+            atexit._clear()  # what the process that was forked does at its end is its own
+            become({"argv": args[1:], "env": dict(env)}, [p2cread, c2pwrite])
         self._child_created = True
         os.close(p2cread)
         os.close(c2pwrite)
-
-
-def _run(request: dict[str, Any], pipes: list[int]) -> NoReturn:
-    """Run the command and end with its exit status: nothing of the process that was forked may be done a second time."""
-    status: Any = 1
-    try:
-        become(request, pipes)
-    except SystemExit as ended:
-        status = ended.code or 0
-    except BaseException:
-        traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,10 @@ class OrderReviewSettings:
     )
     shop_key: str = setting("SENTINEL_SHOP_KEY", "Bearer key for the shop; if not set, none is sent.", "")
     shop_timeout_seconds: float = setting(
-        "SENTINEL_SHOP_TIMEOUT_SECONDS", "Longest call to the shop.", 3.0, valid=_SECONDS
+        "SENTINEL_SHOP_TIMEOUT_SECONDS",
+        "Longest call to the shop.",
+        3.0,
+        valid=Range(min=0, max=10, min_inclusive=False),
     )
     shop_under_way_seconds: float = setting(
         "SENTINEL_SHOP_UNDER_WAY_SECONDS",

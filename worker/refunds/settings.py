@@ -1,6 +1,6 @@
 """The worker's settings, read once from the environment; everything missing or wrong is reported at once.
 
-The metadata of each field (`env`, `help`) is the source of the documented table.
+The metadata of each field (`env`, `help`, `valid`) is the source of the documented table.
 """
 
 from __future__ import annotations
