@@ -19,6 +19,7 @@ import orjson
 
 from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
 from sentinel.core.wording import unlinked
+from sentinel.platform.backoff import Backoff
 from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
 from sentinel.platform.private_files import sync_folder
 from worker.refunds.confirmations import Confirmations, UndeliveredCard
@@ -218,13 +219,7 @@ def notifier_from(settings: WorkerSettings) -> Notifier:
 
 # Sending the links of pending cards, with retries.
 
-FIRST_PAUSE_SECONDS = 15.0
-LONGEST_PAUSE_SECONDS = 3600.0
-
-
-def pause_seconds(attempts: int) -> float:
-    """The backoff after `attempts` failed attempts: 15 s, doubling, at most an hour."""
-    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10))
+BACKOFF = Backoff(15.0, 3600.0)
 
 
 class Messenger:
@@ -255,7 +250,7 @@ class Messenger:
             self._confirmations.mark_delivered(card.confirmation_id)
             _log.info("card %s was sent by %s at try %s", card.confirmation_id, name, card.delivery_attempts)
             return True
-        pause = None if outcome.final else pause_seconds(card.delivery_attempts)
+        pause = None if outcome.final else BACKOFF.pause_seconds(card.delivery_attempts - 1)
         self._confirmations.postpone(card.confirmation_id, outcome.kind, pause)
         then = "not tried again" if outcome.final else f"again in {pause:g} s"
         _log.warning(

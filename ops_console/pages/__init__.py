@@ -63,7 +63,7 @@ def blueprint(context: ConsoleContext) -> Blueprint:
         """Answer 404: with a page for a signed-in person in a browser, with a problem document for everybody else."""
         if "signed_in" not in g or not is_browser_visit():
             return http_response(error)
-        told = shell.FormRefusal("There is no page at this address.", {}, 404)
-        return shell.page(context, "error.html", title="Page not found", told=told)
+        refusal = shell.FormRefusal("There is no page at this address.", {}, 404)
+        return shell.page(context, "error.html", title="Page not found", refusal=refusal)
 
     return pages

@@ -67,14 +67,17 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _proving(context)
 
     @pages.post("/account/prove")
-    @shell.shows(lambda told: _proving(context, told))
+    @shell.shows(lambda refusal: _proving(context, refusal))
     def account_prove() -> Response:
         def do() -> str:
             prove(context)
             return "Confirmed. You can continue."
 
         return shell.attempt(
-            context, do, again=lambda told: _proving(context, told), then=own_address(request.form.get("next", ""))
+            context,
+            do,
+            again=lambda refusal: _proving(context, refusal),
+            then=own_address(request.form.get("next", "")),
         )
 
     @pages.post("/account/password")
@@ -121,11 +124,11 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
             return "Now enter the secret into your app and confirm it."
 
         return shell.attempt(
-            context, begin, again=lambda told: _page(context, told, "second-factor"), then=SECOND_FACTOR
+            context, begin, again=lambda refusal: _page(context, refusal, "second-factor"), then=SECOND_FACTOR
         )
 
     @pages.post("/account/second-factor/confirm")
-    @shell.shows(lambda told: _setting_up(context, told))
+    @shell.shows(lambda refusal: _setting_up(context, refusal))
     def account_confirm_second_factor() -> Response:
         def confirm() -> str:
             prove(context)
@@ -134,7 +137,7 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
             )
             return "From now on, signing in asks for a code."
 
-        return shell.attempt(context, confirm, again=lambda told: _setting_up(context, told), then=ACCOUNT_PAGE)
+        return shell.attempt(context, confirm, again=lambda refusal: _setting_up(context, refusal), then=ACCOUNT_PAGE)
 
     @pages.post("/account/second-factor/remove")
     @shell.shows(again("second-factor"))
@@ -149,25 +152,25 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
 
 def _again(context: ConsoleContext, about: str) -> shell.Again:
     """Return what shows the page again with the refusal at the part `about`; ids in the address (session, token) are not needed."""
-    return lambda told, **_ids: _page(context, told, about)
+    return lambda refusal, **_ids: _page(context, refusal, about)
 
 
 def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response:
-    return shell.attempt(context, do, again=lambda told: _page(context, told, about), then=ACCOUNT_PAGE)
+    return shell.attempt(context, do, again=lambda refusal: _page(context, refusal, about), then=ACCOUNT_PAGE)
 
 
-def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
+def _page(context: ConsoleContext, refusal: shell.FormRefusal | None = None, about: str = "") -> Response:
     who = g.signed_in
     now = database_time(context.pool)
     usable, over = _newest_tokens(list_tokens(context.pool, who.tenant_id, who.operator_id), now)
     return shell.page(
-        context, "account.html", title="Your account", told=told, about=about,
+        context, "account.html", title="Your account", refusal=refusal, about=about,
         given=request.form, can_have_second_factor=context.authenticator.vault.usable, most_days=MOST_DAYS,
         must_have_second_factor=must_set_up_second_factor(context, who),
         sessions=list_sessions(
             context.pool, who.tenant_id, who.operator_id, idle_seconds=context.settings.idle_seconds
         ),
-        token_id=shell.form_id("token_id", told),
+        token_id=shell.form_id("token_id", refusal),
         tokens=[*usable[:MOST_TOKENS], *over[:MOST_TOKENS]], left_out=max(len(usable), len(over)) > MOST_TOKENS, most=MOST_TOKENS,
         now=now,
     )  # fmt: skip
@@ -183,21 +186,21 @@ def _newest_tokens(known: list[TokenListing], now: datetime) -> tuple[list[Token
     return usable, over
 
 
-def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
+def _proving(context: ConsoleContext, refusal: shell.FormRefusal | None = None) -> Response:
     """The page that asks for a step-up and then goes back to the page before."""
     return shell.page(
-        context, "prove.html", title="Confirm it is you", told=told,
+        context, "prove.html", title="Confirm it is you", refusal=refusal,
         next=own_address(request.values.get("next", "")),
     )  # fmt: skip
 
 
-def _setting_up(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
+def _setting_up(context: ConsoleContext, refusal: shell.FormRefusal | None = None) -> Response:
     """The page with the secret as text and QR code; without a recent step-up, the account page, which asks for one."""
     if needs_proof() or g.signed_in.has_second_factor:
-        return _page(context, told, "second-factor")
+        return _page(context, refusal, "second-factor")
     secret = begin_second_factor(context.pool, context.authenticator.vault, actor())
     return shell.page(
-        context, "second_factor.html", title="Second factor", told=told,
+        context, "second_factor.html", title="Second factor", refusal=refusal,
         secret=secret, picture=_picture(address_of(secret, actor().email)),
     )  # fmt: skip
 
@@ -252,7 +255,7 @@ def _make_token(context: ConsoleContext) -> Response:
             token_id=token_id,
         )
     except SentinelError as error:
-        return _page(context, shell.refused(error), "tokens")
+        return _page(context, shell.form_refusal(error), "tokens")
     return shell.page(context, "shown_once.html", title="Token created", secret=issued.token, what="token",
                       about=f"It ends in {counted(given['expires_days'], 'day')} and can do what you can", back=ACCOUNT_PAGE)  # fmt: skip
 

@@ -52,7 +52,7 @@ class Result:
     line: BatchVote
     question: ApprovalDetail | None
     done: bool
-    told: str
+    message: str
     is_unsure: bool = False
 
 
@@ -70,7 +70,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _list(context, ids[:MOST_TOGETHER], ids[MOST_TOGETHER:]) if ids else shell.back_to(queue)
 
     @pages.post("/approvals/batch")
-    @shell.shows(lambda told: _listed_again(context, told))
+    @shell.shows(lambda refusal: _listed_again(context, refusal))
     def approvals_batch_vote() -> Response:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         person = actor()
@@ -79,7 +79,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         try:
             reason, reference = _checked(context, lines)
         except SentinelError as error:
-            return _list(context, [line.approval_id for line in lines], later, shell.refused(error))
+            return _list(context, [line.approval_id for line in lines], later, shell.form_refusal(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
             context, "approval_batch_done.html", title="Results", results=results, choices=CHOICES, kept=kept,
@@ -87,19 +87,19 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         )  # fmt: skip
 
 
-def _listed_again(context: ConsoleContext, told: shell.FormRefusal) -> Response:
+def _listed_again(context: ConsoleContext, refusal: shell.FormRefusal) -> Response:
     actor().must_be("approver")
-    return _list(context, [line.approval_id for line in _lines()], _later(), told)
+    return _list(context, [line.approval_id for line in _lines()], _later(), refusal)
 
 
 def _list(
-    context: ConsoleContext, ids: list[uuid.UUID], later: list[uuid.UUID], refused: shell.FormRefusal | None = None
+    context: ConsoleContext, ids: list[uuid.UUID], later: list[uuid.UUID], refusal: shell.FormRefusal | None = None
 ) -> Response:
     person = actor()
     questions = [approval_detail(context, person, approval_id) for approval_id in ids]
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
-        context, "approval_batch.html", title="Decide these", refused=refused,
+        context, "approval_batch.html", title="Decide these", refusal=refusal,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, kept=shell.address("", kept_filter()),
         later=later, later_address=_address(later), most_together=MOST_TOGETHER,
         lines=[
@@ -161,8 +161,8 @@ def _resolve(context: ConsoleContext, person: Actor, line: BatchVote, reason: st
     question: ApprovalDetail | None = None
     try:
         question = approval_detail(context, person, line.approval_id)
-        told = cast_vote(context, person, question, VoteInput(line.verdict, reason, line.digest, reference))
+        message = cast_vote(context, person, question, VoteInput(line.verdict, reason, line.digest, reference))
     except SentinelError as error:
-        refused = shell.refused(error)
-        return Result(line, question, False, refused.detail, refused.is_unsure)
-    return Result(line, question, True, told)
+        refusal = shell.form_refusal(error)
+        return Result(line, question, False, refusal.detail, refusal.is_unsure)
+    return Result(line, question, True, message)

@@ -103,17 +103,17 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         )
 
     @pages.post("/approvals/<approval_id>")
-    @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
+    @shell.shows(lambda refusal, approval_id: _card(context, approval_id, refusal))
     def approvals_vote(approval_id: str) -> Response:
         # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         actor().must_be("approver")
         return shell.attempt(
-            context, lambda: _give(context, approval_id), again=lambda told: _card(context, approval_id, told),
+            context, lambda: _give(context, approval_id), again=lambda refusal: _card(context, approval_id, refusal),
             then=shell.address(f"{ADDRESS}/{path_id(approval_id, 'approval')}", kept_filter()),
         )  # fmt: skip
 
     @pages.post("/approvals/<approval_id>/collect")
-    @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
+    @shell.shows(lambda refusal, approval_id: _card(context, approval_id, refusal))
     def approvals_collect(approval_id: str) -> Response:
         """Show the secret that an approved change made to the person who requested the change."""
         actor().must_be("admin")
@@ -238,7 +238,7 @@ def seen(question: ApprovalDetail) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
-def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal | None = None) -> Response:
+def _card(context: ConsoleContext, approval_id: str, refusal: shell.FormRefusal | None = None) -> Response:
     person, question = actor(), approval_detail(context, actor(), path_id(approval_id, "approval"))
     row, about = question.row, question.about
     cannot_vote_reason, kept = question.cannot_vote_reason(person), kept_filter()
@@ -254,7 +254,7 @@ def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal 
     }  # fmt: skip
     return shell.page(
         context, "approval.html", title=f"Approval of {row.resource}",
-        refused=refused, given=request.form, **values,
+        refusal=refusal, given=request.form, **values,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
         prove(context)
         made = collect_change(context.pool, actor(), path_id(approval_id, "approval"))
     except SentinelError as error:
-        return _card(context, approval_id, shell.refused(error))
+        return _card(context, approval_id, shell.form_refusal(error))
     if made.key_id is not None:
         return shell.page(
             context, "key_created.html", title="Key created", status=201, issued=made, rotated=made.action == ROTATE_KEY

@@ -58,7 +58,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         try:
             return _page(context, _wanted(context), owner=_owner())
         except InvalidInput as error:
-            return _page(context, EventFilter(), shell.refused(error), owner=actor().tenant_id)
+            return _page(context, EventFilter(), shell.form_refusal(error), owner=actor().tenant_id)
 
     @pages.get("/events/export.csv")
     def events_export() -> Response:
@@ -105,15 +105,15 @@ def _given() -> dict[str, str]:
 
 
 def _page(
-    context: ConsoleContext, wanted: EventFilter, refused: shell.FormRefusal | None = None, *, owner: uuid.UUID
+    context: ConsoleContext, wanted: EventFilter, refusal: shell.FormRefusal | None = None, *, owner: uuid.UUID
 ) -> Response:
-    found = None if refused else events_page(context.pool, owner, wanted, limit=PAGE_SIZE)
+    found = None if refusal else events_page(context.pool, owner, wanted, limit=PAGE_SIZE)
     if found is not None:
         found = dataclasses.replace(found, events=[_shown(one) for one in found.events])
     query = _given()
     further = found.before if found is not None else None
     return shell.page(
-        context, "events.html", title="Events", refused=refused, given={name: query.get(name, "") for name in _FIELDS},
+        context, "events.html", title="Events", refusal=refusal, given={name: query.get(name, "") for name in _FIELDS},
         found=found, kinds=KINDS, every_tenant=EVERY_TENANT, most=MOST_EXPORTED, filtered=bool(query),
         agents=[one.target for one in known_targets(context.pool, actor().tenant_id) if one.scope == "agent"],
         export=f"{ADDRESS}/export.csv?{urlencode(query)}", newest=f"{ADDRESS}?{urlencode(query)}",

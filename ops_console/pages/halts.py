@@ -57,7 +57,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return shell.attempt(
             context,
             lambda: _lift(context, halt_id),
-            again=lambda told: page.show(told, halt_id),
+            again=lambda refusal: page.show(refusal, halt_id),
             then=ADDRESS + shell.kept_query("q"),
         )
 
@@ -71,7 +71,7 @@ class _Page:
         self._final: dict[tuple[uuid.UUID, uuid.UUID, datetime | None], LastEffect] = {}
         self._final_lock = threading.Lock()
 
-    def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
+    def show(self, refusal: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
         """Render the page; `halt_id` is the halt whose lifting was refused, "" for any other refusal."""
         tenant_id = actor().tenant_id
         rows, left_out = list_lifted_too(self._context.pool, tenant_id)
@@ -80,7 +80,7 @@ class _Page:
         drawn = _drawn(in_force, sought, halt_id)
         measured = sorted((*drawn, *lifted), key=lambda row: row.set_at, reverse=True)[:MEASURED]
         return shell.page(
-            self._context, "halts.html", title="Halts", refused=refused,
+            self._context, "halts.html", title="Halts", refusal=refusal,
             about=halt_id, given=request.form, in_force=drawn, lifted=lifted, left_out=left_out,
             asked={"q": sought}, query=shell.kept_query("q"), hidden=len(in_force) - len(drawn), most=MOST_SHOWN,
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],

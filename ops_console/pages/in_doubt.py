@@ -46,12 +46,12 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _one(context, path_id(operation_id, "operation"))
 
     @pages.post("/in-doubt/<operation_id>/resolve")
-    @shell.shows(lambda told, operation_id: _one(context, path_id(operation_id, "operation"), told))
+    @shell.shows(lambda refusal, operation_id: _one(context, path_id(operation_id, "operation"), refusal))
     def in_doubt_resolve(operation_id: str) -> Response:
         actor().must_be("admin")
         about = path_id(operation_id, "operation")
         return shell.attempt(
-            context, lambda: _resolve(context, about), again=lambda told: _one(context, about, told),
+            context, lambda: _resolve(context, about), again=lambda refusal: _one(context, about, refusal),
             then=f"{ADDRESS}/{about}{_kept()}",
         )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _currency(by_amount: bool) -> str | None:
     return currency
 
 
-def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRefusal | None = None) -> Response:
+def _one(context: ConsoleContext, operation_id: uuid.UUID, refusal: shell.FormRefusal | None = None) -> Response:
     found = find_operation(context.pool, actor().tenant_id, operation_id)
     if found is None:
         raise NotFound("there is no operation with this id")
@@ -77,7 +77,7 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
     since = found.in_doubt_since.isoformat() if found.in_doubt_since else ""
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
-        refused=refused, given=request.form, row=found, events=events, kept=_kept(),
+        refusal=refusal, given=request.form, row=found, events=events, kept=_kept(),
         reason_text=reason_text, resolution=_resolution(events), since=since, most_events=MOST_OF_OPERATION,
         # A choice that was made for an earlier doubt of the operation is not preselected for this one.
         chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,
@@ -86,8 +86,8 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
 
 def _resolution(events: list[EventRow]) -> dict[str, Any]:
     """The body of the last event that resolved the operation (by whom and how), and when; empty if there is none."""
-    told = [event for event in events if event.kind == "in_doubt_resolved"]
-    return {**json.loads(told[-1].body), "occurred_at": told[-1].occurred_at} if told else {}
+    resolved = [event for event in events if event.kind == "in_doubt_resolved"]
+    return {**json.loads(resolved[-1].body), "occurred_at": resolved[-1].occurred_at} if resolved else {}
 
 
 def _resolve(context: ConsoleContext, operation_id: uuid.UUID) -> str:

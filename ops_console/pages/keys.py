@@ -78,7 +78,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _page(context)
 
     @pages.post("/keys")
-    @shell.shows(lambda told: _page(context, told))
+    @shell.shows(lambda refusal: _page(context, refusal))
     def keys_create() -> Response:
         actor().must_be("admin")
         return _shown_once(context, lambda: _create(context))
@@ -89,26 +89,26 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _page(context, about=str(path_id(key_id, "key")))
 
     @pages.post("/keys/<key_id>/rotate")
-    @shell.shows(lambda told, key_id: _page(context, told, key_id))
+    @shell.shows(lambda refusal, key_id: _page(context, refusal, key_id))
     def keys_rotate_now(key_id: str) -> Response:
         actor().must_be("admin")
         about = path_id(key_id, "key")
         return _shown_once(context, lambda: _rotate(context, str(about)), about=str(about))
 
     @pages.post("/keys/<key_id>/revoke")
-    @shell.shows(lambda told, key_id: _page(context, told, key_id))
+    @shell.shows(lambda refusal, key_id: _page(context, refusal, key_id))
     def keys_revoke(key_id: str) -> Response:
         actor().must_be("admin")
         about = path_id(key_id, "key")
         return shell.attempt(
             context,
             lambda: _revoke(context, str(about)),
-            again=lambda told: _page(context, told, str(about)),
+            again=lambda refusal: _page(context, refusal, str(about)),
             then=ADDRESS + shell.kept_query("q"),
         )
 
 
-def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, about: str = "") -> Response:
+def _page(context: ConsoleContext, refusal: shell.FormRefusal | None = None, about: str = "") -> Response:
     # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
@@ -117,12 +117,12 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
     known = newest_keys(context.pool, tenant_id, sought=sought, about=uuid_or_none(about), most=MOST_SHOWN + 1)
     usable, over = [row for row in known if row.usable], [row for row in known if not row.usable]
     return shell.page(
-        context, "keys.html", title="Keys", refused=refused, about=about,
+        context, "keys.html", title="Keys", refusal=refusal, about=about,
         waits=is_change_pending(context.pool, tenant_id, actor().operator_id),
-        given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
+        given=request.form, chosen=request.form.getlist("scopes") if refusal and not about else DEFAULT_SCOPES,
         usable=[row for at, row in enumerate(usable) if at < MOST_SHOWN or str(row.key_id) == about], over=over[:MOST_SHOWN],
         asked={"q": sought}, query=shell.kept_query("q"), left_out=max(len(usable), len(over)) > MOST_SHOWN, most=MOST_SHOWN,
-        scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=new_id(), form_id=shell.form_id("key_id", refused), overlap_hours=OVERLAP_SECONDS // 3600,
+        scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=new_id(), form_id=shell.form_id("key_id", refusal), overlap_hours=OVERLAP_SECONDS // 3600,
         owners=[one.email for one in list_operators(context.pool, tenant_id) if one.active],
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
     )  # fmt: skip
@@ -135,12 +135,12 @@ def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: s
     except WaitsForAdministrator as error:
         return shell.waits(context, error)
     except MadeBefore as error:
-        told = shell.FormRefusal(
+        refusal = shell.FormRefusal(
             f"{error.detail}. If you did not see it, revoke it in the list and create another.", {}, 409
         )  # fmt: skip
-        return _page(context, told, about)
+        return _page(context, refusal, about)
     except SentinelError as error:
-        return _page(context, shell.refused(error), about)
+        return _page(context, shell.form_refusal(error), about)
     return shell.page(context, "key_created.html", title="Key created", status=201, issued=issued, rotated=bool(about))
 
 

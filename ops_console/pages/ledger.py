@@ -14,7 +14,7 @@ from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
-from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
+from ops_console.pages.ledger_timeline import last_path, reason_in_words, timeline
 from ops_console.pages.proofs import events_address, proof_link
 from ops_console.process_one import most_waiting, process_one
 from ops_console.read_models.ledger_history import MOST, history_of
@@ -66,28 +66,29 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return shell.fragment("ledger_now.html", **_rows(context, ledger_filter.given()))
 
     @pages.post("/ledger")
-    @shell.shows(lambda told: _list(context, told))
+    @shell.shows(lambda refusal: _list(context, refusal))
     def ledger_process_one() -> Response:
         then = shell.address(ADDRESS, ledger_filter.given())
-        return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=then)
+        return shell.attempt(
+            context, lambda: _process(context), again=lambda refusal: _list(context, refusal), then=then
+        )
 
     @pages.get("/ledger/<given_id:ledger_entry_id>")
     def ledger_entry(ledger_entry_id: str) -> Response:
         return _entry(context, ledger_entry_id)
 
 
-def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
-    asked, told = ledger_filter.given(), None
+def _list(context: ConsoleContext, refusal: shell.FormRefusal | None = None) -> Response:
+    asked, filter_refusal = ledger_filter.given(), None
     try:
         values = _rows(context, asked)
     except InvalidInput as error:
-        told = shell.refused(error)
+        filter_refusal = shell.form_refusal(error)
         values = _values(context, asked, LedgerPart([]))
-    fault = refused or told
-    live = shell.address(LIVE, asked) if values["is_first"] and not fault else None
+    live = shell.address(LIVE, asked) if values["is_first"] and not (refusal or filter_refusal) else None
     return shell.page(
-        context, "ledger.html", title="Ledger", refused=refused, told=told, live=live,
-        reasons=REASONS, decisions=OUTCOMES, request_id=shell.form_id("request_id", refused), **values,
+        context, "ledger.html", title="Ledger", refusal=refusal, filter_refusal=filter_refusal, live=live,
+        reasons=REASONS, decisions=OUTCOMES, request_id=shell.form_id("request_id", refusal), **values,
     )  # fmt: skip
 
 
@@ -155,11 +156,11 @@ def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:
     life = history_of(
         context.ledger, context.pool, tenant_id, ledger_entry_id=row.ledger_entry_id, operation_id=row.operation_id
     )
-    way = last_way(life.trails)
-    drawn = way and graph.lit(graph.WORKFLOW, places=way.places, ways=way.ways, end=way.end, told=way.told)
+    path = last_path(life.trails)
+    drawn = path and graph.highlight(graph.WORKFLOW, path)
     approval = find_approval(context.pool, tenant_id, row.approval_id) if row.approval_id else None
     return shell.page(
-        context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
+        context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), path=path,
         drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
         proof=proof_link(context, tenant_id, row.proof_id, row.agent_id) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),

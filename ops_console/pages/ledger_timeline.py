@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from ops_console.pages.highlighted_diagram import PathTaken
 from ops_console.pages.text import money
 from ops_console.read_models.events import EventRow
 from ops_console.read_models.ledger_history import Card, LedgerEffectRow, Life, Trail
@@ -79,33 +80,21 @@ class Moment:
     steps: tuple[StepRun, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One run's path through the workflow, or an order's through its lanes: the nodes, the edges (from, to), the last
-    node, and the same as a sentence (`told`).
-    """
-
-    places: tuple[str, ...]
-    ways: tuple[tuple[str, str], ...]
-    end: str | None
-    told: str
-
-
 def timeline(life: Life) -> list[Moment]:
     """Return everything that happened to an entry, oldest first."""
     found = [*_changes(life), *_runs(life), *evidence(life.evidence), *_cards(life.cards), *_settled(life)]
     return sorted(found, key=lambda moment: moment.at)
 
 
-def last_way(trails: list[Trail]) -> Way | None:
+def last_path(trails: list[Trail]) -> PathTaken | None:
     """Return the path of the newest run, or None before the first run."""
     if not trails:
         return None
     steps = steps_of(trails[-1])
-    places = tuple(step.name for step in steps)
-    ways = tuple((step.name, step.following) for step in steps if step.following is not None)
-    told = f"The last run passed {', '.join(places)}." if places else "The last run passed no step."
-    return Way(places, ways, places[-1] if places else None, told)
+    nodes = tuple(step.name for step in steps)
+    edges = tuple((step.name, step.following) for step in steps if step.following is not None)
+    description = f"The last run passed {', '.join(nodes)}." if nodes else "The last run passed no step."
+    return PathTaken(nodes, edges, nodes[-1] if nodes else None, description)
 
 
 def steps_of(trail: Trail) -> tuple[StepRun, ...]:

@@ -83,7 +83,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _list(context)
 
     @pages.post("/operators")
-    @shell.shows(lambda told: _list(context, told, password=make_password()))
+    @shell.shows(lambda refusal: _list(context, refusal, password=make_password()))
     def operators_add() -> Response:
         actor().must_be("admin")
         return _add(context)
@@ -93,13 +93,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _one(context, operator_id)
 
     @pages.post("/operators/<operator_id>/role")
-    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, "role"))
+    @shell.shows(lambda refusal, operator_id: _one(context, operator_id, refusal, "role"))
     def operators_set_role(operator_id: str) -> Response:
         actor().must_be("admin")
         return _act(context, operator_id, "role", lambda: _set_role(context, operator_id))
 
     @pages.post("/operators/<operator_id>/password")
-    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, "password", password=make_password()))
+    @shell.shows(lambda refusal, operator_id: _one(context, operator_id, refusal, "password", password=make_password()))
     def operators_reset_password(operator_id: str) -> Response:
         actor().must_be("admin")
         return _reset_password(context, operator_id)
@@ -110,19 +110,19 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 def _add_act(pages: Blueprint, context: ConsoleContext, word: str) -> None:
     @pages.post(f"/operators/<operator_id>/{word}", endpoint=f"operators_{word.replace('-', '_')}")
-    @shell.shows(lambda told, operator_id: _one(context, operator_id, told, word))
+    @shell.shows(lambda refusal, operator_id: _one(context, operator_id, refusal, word))
     def operators_change(operator_id: str) -> Response:
         actor().must_be("admin")
         return _act(context, operator_id, word, lambda: _change(context, operator_id, word))
 
 
-def _list(context: ConsoleContext, told: shell.FormRefusal | None = None, *, password: str = "") -> Response:
+def _list(context: ConsoleContext, refusal: shell.FormRefusal | None = None, *, password: str = "") -> Response:
     """The page with the people and the form; `password`, if given, is suggested instead of the one in the sent form."""
     # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
-        context, "operators.html", title="Operators", told=told, people=people, most=operators.MOST_PEOPLE, waits=_waits(context),
+        context, "operators.html", title="Operators", refusal=refusal, people=people, most=operators.MOST_PEOPLE, waits=_waits(context),
         roles=ROLES, given=request.form, operator_id=request.form.get("operator_id") or new_id(),
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _add(context: ConsoleContext) -> Response:
     except WaitsForAdministrator as error:
         return shell.waits(context, error)
     except SentinelError as error:
-        return _list(context, shell.refused(error))
+        return _list(context, shell.form_refusal(error))
     about = f"{given['email'].lower()} is {given['role']}" + ("" if is_new else "; this form was sent before")
     return shell.page(context, "shown_once.html", title="Operator added", what="first password", about=about,
                       secret=given["password"], back=ADDRESS)  # fmt: skip
@@ -149,7 +149,7 @@ def _add(context: ConsoleContext) -> Response:
 def _one(
     context: ConsoleContext,
     operator_id: str,
-    told: shell.FormRefusal | None = None,
+    refusal: shell.FormRefusal | None = None,
     about: str = "",
     *,
     password: str = "",
@@ -157,7 +157,7 @@ def _one(
     actor().must_be("admin")
     person = _person(context, operator_id)
     return shell.page(
-        context, "operators_one.html", title=person.email, told=told, about=about, waits=_waits(context),
+        context, "operators_one.html", title=person.email, refusal=refusal, about=about, waits=_waits(context),
         person=person, roles=ROLES, given=request.form, is_self=person.operator_id == actor().operator_id,
         password=password or request.form.get("password") or make_password(),
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _act(context: ConsoleContext, operator_id: str, about: str, do: Callable[[],
         return do()
 
     return shell.attempt(
-        context, proved, again=lambda told: _one(context, operator_id, told, about), then=f"{ADDRESS}/{path_id(operator_id, 'operator')}"
+        context, proved, again=lambda refusal: _one(context, operator_id, refusal, about), then=f"{ADDRESS}/{path_id(operator_id, 'operator')}"
     )  # fmt: skip
 
 
@@ -183,10 +183,10 @@ def _set_role(context: ConsoleContext, operator_id: str) -> str:
 
 
 def _change(context: ConsoleContext, operator_id: str, word: str) -> str:
-    act, told, told_before = _ACTS[word]
+    act, changed, changed_before = _ACTS[word]
     person = _person(context, operator_id)
     done = change.change_operator(context.pool, actor(), person.operator_id, act)
-    return f"{person.email} {told if done else told_before}."
+    return f"{person.email} {changed if done else changed_before}."
 
 
 def _reset_password(context: ConsoleContext, operator_id: str) -> Response:
@@ -200,7 +200,7 @@ def _reset_password(context: ConsoleContext, operator_id: str) -> Response:
     except WaitsForAdministrator as error:
         return shell.waits(context, error)
     except SentinelError as error:
-        return _one(context, operator_id, shell.refused(error), "password")
+        return _one(context, operator_id, shell.form_refusal(error), "password")
     return shell.page(context, "shown_once.html", title="Password reset", what="new password", secret=given["password"],
                       about=f"{person.email} is signed out everywhere", back=f"{ADDRESS}/{person.operator_id}")  # fmt: skip
 

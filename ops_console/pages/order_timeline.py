@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ops_console.pages.ledger_timeline import Moment, Way, evidence
+from ops_console.pages.highlighted_diagram import PathTaken
+from ops_console.pages.ledger_timeline import Moment, evidence
 from ops_console.read_models.events import EventRow
 from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, EffectRow, LaneEventRow, OrderRow
 from sentinel.core.wording import EXECUTED_BY_PERSON
@@ -39,16 +40,16 @@ def timeline(
     return sorted(found, key=lambda moment: moment.at)
 
 
-def way_of(order: OrderRow, changes: list[LaneEventRow]) -> Way:
+def path_of(order: OrderRow, changes: list[LaneEventRow]) -> PathTaken:
     """Return the order's path through the lanes, with the node names of the diagram."""
-    ways = tuple((_standing(one.from_lane, one.from_status), _standing(one.to_lane, one.to_status)) for one in changes)
-    here = _standing(order.lane, order.status)
-    places = tuple(dict.fromkeys([_standing(None, "RECEIVED"), *(to for _, to in ways), here]))
-    told = " → ".join(place.removeprefix("none-").replace("-", " ") for place in places)
-    return Way(places, ways, here, told)
+    edges = tuple((_node(one.from_lane, one.from_status), _node(one.to_lane, one.to_status)) for one in changes)
+    here = _node(order.lane, order.status)
+    nodes = tuple(dict.fromkeys([_node(None, "RECEIVED"), *(to for _, to in edges), here]))
+    description = " → ".join(node.removeprefix("none-").replace("-", " ") for node in nodes)
+    return PathTaken(nodes, edges, here, description)
 
 
-def _standing(lane: str | None, status: str) -> str:
+def _node(lane: str | None, status: str) -> str:
     return f"{lane or 'none'}-{status}"
 
 

@@ -20,7 +20,7 @@ from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import shell
 from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.ledger_timeline import reason_in_words
-from ops_console.pages.order_timeline import timeline, way_of
+from ops_console.pages.order_timeline import path_of, timeline
 from ops_console.pages.proofs import events_address, proof_link
 from ops_console.pages.step_up import prove
 from ops_console.read_models import order_search, order_views
@@ -58,26 +58,26 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _order(context, source, order_id)
 
     @pages.post("/orders/<source>/<given_id:order_id>")
-    @shell.shows(lambda told, source, order_id: _order(context, source, order_id, told))
+    @shell.shows(lambda refusal, source, order_id: _order(context, source, order_id, refusal))
     def orders_decide(source: str, order_id: str) -> Response:
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _say(context, source, order_id),
-            again=lambda told: _order(context, source, order_id, told),
+            again=lambda refusal: _order(context, source, order_id, refusal),
             then=url_for("pages.orders_one", source=source, order_id=order_id),
         )  # fmt: skip
 
 
 def _list(context: ConsoleContext) -> Response:
-    asked, told = _asked(), None
+    asked, refusal = _asked(), None
     try:
         values = _rows(context, asked)
     except InvalidInput as error:
-        told = shell.refused(error)
+        refusal = shell.form_refusal(error)
         values = _values(context, asked, [])
-    live = shell.address(LIVE, asked) if values["is_first"] and not told else None
+    live = shell.address(LIVE, asked) if values["is_first"] and not refusal else None
     return shell.page(
-        context, "orders.html", title="Orders", told=told, live=live,
+        context, "orders.html", title="Orders", refusal=refusal, live=live,
         statuses=STATUSES, **values,
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ def _say(context: ConsoleContext, source: str, order_id: str) -> str:
     return _RETRIED[wanted["status"]] if given["decision"] == RETRY else _SAID[given["decision"]]
 
 
-def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.FormRefusal | None = None) -> Response:
+def _order(context: ConsoleContext, source: str, order_id: str, refusal: shell.FormRefusal | None = None) -> Response:
     tenant_id, row = actor().tenant_id, known_order(context, source, order_id)
     changes = order_views.events_of(context.pool, tenant_id, row.review_id)
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
@@ -173,13 +173,13 @@ def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.F
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
     asking = next((one.agent_id for one in events if one.agent_id), None)
     said = order_views.analyst_decisions(context.pool, tenant_id, row.review_id)
-    way, policies = way_of(row, changes), context.inspector.in_force(context.pool)
+    path, policies = path_of(row, changes), context.inspector.in_force(context.pool)
     return shell.page(
-        context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
+        context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, path=path,
         moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=database_time(context.pool),
-        drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
+        drawn=graph.highlight(graph.LANES, path),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
-        refund_refused=refund_refusal(policies, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, policies), refused=refused, given=request.form,
+        refund_refused=refund_refusal(policies, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, policies), refusal=refusal, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         proof=proof_link(context, tenant_id, row.proof_id, asking) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),

@@ -75,13 +75,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _switch(context, name)
 
     @pages.post("/policies/switches/<name>/on")
-    @shell.shows(lambda told, name: _switch(context, name, told))
+    @shell.shows(lambda refusal, name: _switch(context, name, refusal))
     def policies_switch_on(name: str) -> Response:
         actor().must_be("admin")
         return _act(context, name, lambda: _turn_on(context, name))
 
     @pages.post("/policies/switches/<name>/off")
-    @shell.shows(lambda told, name: _switch(context, name, told))
+    @shell.shows(lambda refusal, name: _switch(context, name, refusal))
     def policies_switch_off(name: str) -> Response:
         actor().must_be("approver")
         return _act(context, name, lambda: _turn_off(context, name))
@@ -89,13 +89,13 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 def _act(context: ConsoleContext, name: str, do: Callable[[], str]) -> Response:
     then = f"{ADDRESS}/switches/{name}"
-    return shell.attempt(context, do, again=lambda told: _switch(context, name, told), then=then)
+    return shell.attempt(context, do, again=lambda refusal: _switch(context, name, refusal), then=then)
 
 
-def _switch(context: ConsoleContext, name: str, refused: shell.FormRefusal | None = None) -> Response:
+def _switch(context: ConsoleContext, name: str, refusal: shell.FormRefusal | None = None) -> Response:
     view = _known(context, name)
     return shell.page(
-        context, "switch.html", title=f"Switch {name}", refused=refused,
+        context, "switch.html", title=f"Switch {name}", refusal=refusal,
         given=request.form, view=view, stamp=stamp_of(view), why=REFUSALS,
         reports=list_reports(context.pool, actor().tenant_id, name),
     )  # fmt: skip

@@ -76,7 +76,7 @@ MENU = (
 )  # fmt: skip
 View = TypeVar("View", bound=Callable[..., Response])
 Again = Callable[..., Response]
-"""A function that shows a form again with the refusal: `(told, **the address's variable parts)`."""
+"""A function that shows a form again with the refusal: `(refusal, **the address's variable parts)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +229,13 @@ def attempt(
     A `SentinelError` shows the form `again` with what was typed; `WaitsForAdministrator` leads to the approval.
     """
     try:
-        told = do()
+        message = do()
     except WaitsForAdministrator as error:
         return waits(context, error)
     except SentinelError as error:
-        return again(refused(error))
-    told = told if isinstance(told, FlashMessage) else FlashMessage(told)
-    flash_message(context, told.text, told.kind)
+        return again(form_refusal(error))
+    message = message if isinstance(message, FlashMessage) else FlashMessage(message)
+    flash_message(context, message.text, message.kind)
     return back_to(then)
 
 
@@ -245,7 +245,7 @@ def waits(context: ConsoleContext, error: WaitsForAdministrator) -> Response:
     return back_to(f"/ops/approvals/{error.approval_id}")
 
 
-def refused(error: SentinelError) -> FormRefusal:
+def form_refusal(error: SentinelError) -> FormRefusal:
     """Return an error as a page shows it. The database's own message goes only to the log."""
     if isinstance(error, EngineUnavailable):
         log_unavailable(error, request_id())
@@ -256,9 +256,9 @@ def refused(error: SentinelError) -> FormRefusal:
 
 def not_possible(context: ConsoleContext, error: SentinelError, back: str = "") -> Response:
     """Render an error page of its own; `back` is the address it links back to."""
-    told = refused(error)
-    title = "No usable answer" if told.is_unsure else "This was not possible"
-    return page(context, "error.html", title=title, told=told, back=back)
+    refusal = form_refusal(error)
+    title = "No usable answer" if refusal.is_unsure else "This was not possible"
+    return page(context, "error.html", title=title, refusal=refusal, back=back)
 
 
 def shows(again: Again) -> Callable[[View], View]:
@@ -279,7 +279,7 @@ def form_rerendered(context: ConsoleContext, error: SentinelError) -> Response:
     again = getattr(current_app.view_functions[request.endpoint or ""], "form_rerendered", None)
     try:
         if again is not None:
-            return cast(Response, again(refused(error), **(request.view_args or {})))
+            return cast(Response, again(form_refusal(error), **(request.view_args or {})))
     except SentinelError as other:
         return not_possible(context, other)
     return not_possible(context, error, page_of(request.path))
@@ -304,11 +304,11 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
     return given
 
 
-def form_id(name: str, refused: FormRefusal | None) -> uuid.UUID:
+def form_id(name: str, refusal: FormRefusal | None) -> uuid.UUID:
     """Return the id of a form that makes one thing however often it is sent: a new one, or that of the form that is
     shown again if what it asked for may have been done.
     """
-    sent = uuid_or_none(request.form.get(name, "")) if refused is not None and refused.is_unsure else None
+    sent = uuid_or_none(request.form.get(name, "")) if refusal is not None and refusal.is_unsure else None
     return sent or new_id()
 
 

@@ -33,7 +33,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         try:
             opened = sign_in_request(context, _given(), kind="page")
         except (InvalidInput, RateLimited, Unauthenticated) as error:
-            return _form(context, shell.refused(error))
+            return _form(context, shell.form_refusal(error))
         response = set_session_cookie(context, shell.back_to(own_address(request.form.get("next", ""))), opened)
         remember_device(context, response, opened)
         return response
@@ -56,12 +56,12 @@ def own_address(address: str) -> str:
     return address if is_own and "\\" not in address and address.isprintable() else HOME
 
 
-def _form(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
+def _form(context: ConsoleContext, refusal: shell.FormRefusal | None = None) -> Response:
     typed = {name: request.form.get(name, "") for name in ("email", "tenant")}
     given = {**typed, "next": own_address(request.values.get("next", ""))}
     undone = request.method == "GET" and "undone" in request.args
     return shell.page(
-        context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone,
+        context, "sign_in.html", title="Sign in", refusal=refusal, given=given, undone=undone,
         once_more=given["next"] if _is_from_elsewhere() and not undone else None,
     )  # fmt: skip
 

@@ -144,9 +144,9 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def cap_in_words(told: Mapping[str, Any]) -> str:
+def cap_in_words(limit: Mapping[str, Any]) -> str:
     """Put a limit of `describe` in words: "at most 30.00 EUR, 30.00 USD for each account and currency in any 24 hours"."""
-    return f"at most {_amounts(told['cap'])} for {each_in_words(told['per'])} {told['window_words']}"
+    return f"at most {_amounts(limit['cap'])} for {each_in_words(limit['per'])} {limit['window_words']}"
 
 
 def each_in_words(per: Sequence[str]) -> str:

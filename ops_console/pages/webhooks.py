@@ -30,32 +30,32 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         return _page(context)
 
     @pages.post("/webhooks/<endpoint_id>/disable")
-    @shell.shows(lambda told, endpoint_id: _page(context, told))
+    @shell.shows(lambda refusal, endpoint_id: _page(context, refusal))
     def webhooks_disable(endpoint_id: str) -> Response:
         return _act(context, lambda: _disable(context, endpoint_id))
 
     @pages.post("/webhooks/<endpoint_id>/enable")
-    @shell.shows(lambda told, endpoint_id: _page(context, told))
+    @shell.shows(lambda refusal, endpoint_id: _page(context, refusal))
     def webhooks_enable(endpoint_id: str) -> Response:
         return _act(context, lambda: _enable(context, endpoint_id))
 
     @pages.post("/webhooks/<endpoint_id>/resend/<event_id>")
-    @shell.shows(lambda told, endpoint_id, event_id: _page(context, told))
+    @shell.shows(lambda refusal, endpoint_id, event_id: _page(context, refusal))
     def webhooks_resend(endpoint_id: str, event_id: str) -> Response:
         return _act(context, lambda: _resend(context, endpoint_id, event_id))
 
 
 def _act(context: ConsoleContext, do: Callable[[], str]) -> Response:
     actor().must_be("admin")
-    return shell.attempt(context, do, again=lambda told: _page(context, told), then=ADDRESS)
+    return shell.attempt(context, do, again=lambda refusal: _page(context, refusal), then=ADDRESS)
 
 
-def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
+def _page(context: ConsoleContext, refusal: shell.FormRefusal | None = None) -> Response:
     # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     return shell.page(
-        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, disabled=DISABLED, most=MOST_SHOWN,
+        context, "webhooks.html", title="Webhooks", refusal=refusal, kinds=KINDS, disabled=DISABLED, most=MOST_SHOWN,
         endpoints=list_endpoints(context.pool, tenant_id), letters=list_dead_letters(context.pool, tenant_id, limit=MOST_SHOWN),
     )  # fmt: skip
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 from sentinel.export.cloud_events import GLOBAL, FeedEvent
+from sentinel.platform.backoff import Backoff
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, changed, one_row, scalar
 from sentinel.store.sql_template import SqlTemplate
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
+BACKOFF = Backoff(5.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,6 @@ class ExportCounts:
     behind: int
 
 
-def pause_seconds(attempts: int, spread: float) -> float:
-    """Return the backoff after so many failed attempts: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
-    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
-
-
 class Deliveries:
     """One sender's operations on the database. Every method raises `EngineUnavailable` when the database does not answer."""
 
@@ -241,7 +237,7 @@ class Deliveries:
         """
         fields = {
             **_mine(claim), "error": error[:200],
-            "pause_seconds": pause_seconds(claim.attempts, spread), "give_up_seconds": self._give_up_seconds,
+            "pause_seconds": BACKOFF.pause_seconds(claim.attempts, spread), "give_up_seconds": self._give_up_seconds,
             "feed_tenant_id": feed, "event_ids": [one.event_id for one in events], "positions": [one.position for one in events],
             "occurred_ats": [one.occurred_at for one in events],
         }  # fmt: skip

@@ -19,13 +19,14 @@ from prometheus_client import Counter
 from psycopg.rows import class_row, scalar_row
 
 from sentinel.core.wording import unlinked
+from sentinel.platform.backoff import Backoff
 from sentinel.platform.outbound.public_addresses import PublicHttpClient, public_client
 from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 from sentinel.store.database import Pool
 from sentinel.store.queries import call_with_retry
 from worker.outbound.effects import one_line
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
+BACKOFF = Backoff(5.0, 3600.0)
 _MAX_SUMMARY = 500
 OUTSIDE = PublicHttpClient()
 
@@ -131,11 +132,6 @@ def _plain(text: str) -> str:
     return slack_text(unlinked(one_line(text, _MAX_SUMMARY)))
 
 
-def pause_seconds(attempts: int, spread: float = 0.0) -> float:
-    """The backoff after `attempts` failed attempts: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
-    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10)) * (1 + spread / 4)
-
-
 class Alerts:
     """The outbox of one tenant. Raises `EngineUnavailable` when the database does not answer, or `StillDeciding`."""
 
@@ -156,7 +152,7 @@ class Alerts:
         ALERTS.labels("failed" if error else "sent").inc()
         if error is None:
             return bool(self._run(_MARK, scalar_row, alert_id=alert.alert_id, channel=self._channel.name))
-        pause = pause_seconds(alert.attempts, self._spread())
+        pause = BACKOFF.pause_seconds(alert.attempts - 1, self._spread())
         self._run(_POSTPONE, alert_id=alert.alert_id, error=error[:500], pause=pause)
         log.warning(
             "alert_not_sent", alert_id=str(alert.alert_id), kind=alert.kind, attempt=alert.attempts, error=error

@@ -33,7 +33,7 @@ from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import metrics
 from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resource_of
 from worker.orders.store import OrderStore
-from worker.orders.transitions import pause_seconds
+from worker.orders.transitions import BACKOFF
 from worker.outbound.guard_answers import RESOLVED
 from worker.outbound.report_answers import is_refused_for_good
 from worker.switch_cache import SwitchCache, halts_cover
@@ -202,7 +202,7 @@ class OutcomeReporter:
         for_good = isinstance(answer, Rejected) and is_refused_for_good(answer)
         if for_good:
             log.error("report_refused", review_id=str(report.review_id), error=answer.detail)
-        pause = None if for_good else pause_seconds(report.tries, random.random())
+        pause = None if for_good else BACKOFF.pause_seconds(report.tries, random.random())
         self._store.rows(
             POSTPONE_REPORT, scalar_row, review_id=report.review_id, error=answer.detail[:500], pause_seconds=pause
         )

@@ -31,9 +31,9 @@ from worker.orders.silent_shops import SILENT, HeardShop
 from worker.orders.store import DeliveredOrder, Row, order_response
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
+    BACKOFF,
+    BACKOFF_IN_SILENCE,
     EXECUTED,
-    LONGEST_PAUSE_IN_SILENCE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     NOT_EXECUTED,
     QUEUES,
     STARTED_ELSEWHERE,
@@ -45,7 +45,6 @@ from worker.orders.transitions import (
     is_start_ruled_out,
     is_started,
     late_alert,
-    pause_seconds,
     question_refused_alert,
     row_of,
     settled_row,
@@ -219,8 +218,8 @@ class OrderSteps(OrderTaking):
     def _shop_pause_seconds(self, work: ClaimedOrder) -> float:
         """The pause until the next attempt in the shop; a silent one is soon asked again, as only one order in ten seconds calls it."""
         is_silent = self.silent_shops.is_silent(work.source)
-        longest = LONGEST_PAUSE_IN_SILENCE_SECONDS if is_silent else LONGEST_PAUSE_SECONDS
-        return pause_seconds(work.attempts, random.random(), longest)
+        backoff = BACKOFF_IN_SILENCE if is_silent else BACKOFF
+        return backoff.pause_seconds(work.attempts, random.random())
 
     def _look(self, run: OrderRun, how: str) -> None:
         """Look up in the shop an order left STARTED that must not be fulfilled any more.
@@ -295,10 +294,10 @@ _HOLD_IT = "this order can only be put on hold here, and handled in the shop"
 
 def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
     why = key_conflict_text(error, _HOLD_IT) if isinstance(error, KeyConflict) else error.detail
-    longest = LONGEST_PAUSE_IN_SILENCE_SECONDS if isinstance(error, Unreachable) else LONGEST_PAUSE_SECONDS
+    backoff = BACKOFF_IN_SILENCE if isinstance(error, Unreachable) else BACKOFF
     row: dict[str, object] = {
         "error": why[:500],
-        "pause_seconds": pause_seconds(work.attempts, random.random(), longest),
+        "pause_seconds": backoff.pause_seconds(work.attempts, random.random()),
     }
     if isinstance(error, Rejected) and error.status in REFUSED_AGAIN:
         row["alert"] = question_refused_alert(work, why)

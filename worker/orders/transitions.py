@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from sentinel.client import GuardAnswer
 from sentinel.core.money import Money, money_out
 from sentinel.core.wording import EXECUTED_BY_PERSON
+from sentinel.platform.backoff import Backoff
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, order_key
 from worker.orders.scoring import FACTS_MISSING
@@ -30,8 +31,8 @@ ASKED_AGAIN = "asked_again"
 QUEUES = (LaneEvent.NEEDS_ANALYST, ASKED_AGAIN)
 """The events after which an order waits for an analyst."""
 
-LONGEST_PAUSE_SECONDS = 300.0
-LONGEST_PAUSE_IN_SILENCE_SECONDS = 48.0
+BACKOFF = Backoff(2.0, 300.0)
+BACKOFF_IN_SILENCE = Backoff(2.0, 48.0)
 """While the authority gives no answer, or the shop is silent; with the spread a minute, within which orders go on once it answers again."""
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
@@ -176,11 +177,6 @@ def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str
     }  # fmt: skip
 
 
-def pause_seconds(attempts: int, spread: float, longest_seconds: float = LONGEST_PAUSE_SECONDS) -> float:
-    """The backoff after `attempts` failed attempts: 2 s, doubling, at most `longest_seconds`; `spread` (0 to 1) adds up to a quarter."""
-    return min(longest_seconds, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
-
-
 def held_alert(work: ClaimedOrder, reason: str) -> dict[str, Any]:
     """The alert about an order that is held, with its signals."""
     return _alert("order_held", f"order held: {reason}", work, reason)
@@ -248,7 +244,7 @@ def hold_row(
     refused = refused_alert(work, "hold", why) if isinstance(answer, EffectRefused) else None
     return {
         "state": "intended", "error": why[:500],
-        "pause_seconds": max(pause_seconds(tries_before, spread), under_way_seconds),
+        "pause_seconds": max(BACKOFF.pause_seconds(tries_before, spread), under_way_seconds),
         "alert": refused or late_alert(work, "hold", tries_before, why),
     }  # fmt: skip
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from sentinel.core.wording import counted
+from sentinel.platform.backoff import Backoff
 from worker.outbound.effects import NoAnswer, Settled
 from worker.outbound.guard_answers import RESOLVED, key_conflict_text
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
@@ -138,7 +139,7 @@ class RetryPolicy:
 
         At least `at_least`, but never more than `longest_seconds`.
         """
-        nominal = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures, 30))
+        nominal = Backoff(self.first_seconds, self.longest_seconds).pause_seconds(failures)
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
 

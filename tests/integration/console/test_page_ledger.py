@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger as ledger_pages
 from ops_console.pages import ledger_timeline as ledger_life
-from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
+from ops_console.pages.ledger_timeline import last_path, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
@@ -376,11 +376,12 @@ def test_the_link_to_a_row_leads_to_it_whatever_its_id(fixtures: Any, entry: str
 
 
 def test_a_name_that_the_drawing_has_not_lights_nothing_and_is_not_written() -> None:
-    drawn = graph.lit(graph.WORKFLOW, places=[HOSTILE], ways=[("kill_switch", HOSTILE)], end=HOSTILE, told=HOSTILE)
+    drawn = graph.highlight(graph.WORKFLOW, graph.PathTaken((HOSTILE,), (("kill_switch", HOSTILE),), HOSTILE, HOSTILE))
     assert " lit" not in drawn
     assert "<script>" not in drawn
     assert (
-        graph.lit(graph.WORKFLOW, places=["confirm"], ways=[], end="confirm", told="x").count('class="at lit end"') == 1
+        graph.highlight(graph.WORKFLOW, graph.PathTaken(("confirm",), (), "confirm", "x")).count('class="at lit end"')
+        == 1
     )
 
 
@@ -399,7 +400,7 @@ def test_the_drawings_travel_with_the_program() -> None:
 def test_a_trail_of_a_form_that_is_not_known_is_told_as_far_as_it_goes() -> None:
     odd = Trail(1, [{"step": "new_step", "next": None}, {"step": None}], datetime.now(UTC))
     assert [step.name for step in steps_of(odd)] == ["new_step", "None"]
-    assert last_way([]) is None
+    assert last_path([]) is None
     life = Life([], [odd, Trail(2, [], odd.occurred_at + timedelta(seconds=1))], [], [], [], [], [], [])
     assert len(timeline(life)) == 2
 

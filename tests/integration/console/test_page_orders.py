@@ -447,7 +447,7 @@ def test_the_links_to_an_order_lead_to_it_whatever_its_id(fixtures: Any, order_i
 
 
 def test_every_standing_that_an_order_can_have_is_in_the_drawing(fixtures: Any) -> None:
-    drawn = graph.lit(graph.LANES, places=[], ways=[], end=None, told="")
+    drawn = graph.highlight(graph.LANES, graph.PathTaken((), (), None, ""))
     ways = fixtures.sql("select from_lane, from_status, to_lane, to_status from orders.transitions where not retired")
     assert len(ways) > 10
     for start_lane, start, to_lane, to in ways:

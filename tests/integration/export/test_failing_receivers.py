@@ -26,7 +26,7 @@ from sentinel.export import receivers
 from sentinel.export import sender as sender_module
 from sentinel.export.build import make_sender
 from sentinel.export.cloud_events import FeedEvent
-from sentinel.export.deliveries import Deliveries, pause_seconds
+from sentinel.export.deliveries import BACKOFF, Deliveries
 from sentinel.export.settings import PRIVATE_CLIENT
 from sentinel.platform.outbound.failures import FAULTS as WORDS
 from tests.support.event_receiver import EventReceiver, answers
@@ -76,10 +76,10 @@ def test_what_a_receiver_does_not_take_is_sent_again_before_anything_behind_it(e
 
 
 def test_pauses_grow_and_end_at_an_hour() -> None:
-    pauses = [pause_seconds(attempts, 0.0) for attempts in range(15)]
+    pauses = [BACKOFF.pause_seconds(attempts) for attempts in range(15)]
     assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == 3600
     assert all(one <= later for one, later in itertools.pairwise(pauses))
-    assert pause_seconds(0, 1.0) == 6.25
+    assert BACKOFF.pause_seconds(0, 1.0) == 6.25
 
 
 @pytest.mark.parametrize("at_once", [1, 200])

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from sentinel.platform.backoff import Backoff
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT
 from sentinel.store.database import ORDERS, Pool, with_role
 from tests.support.harness import at_once
@@ -25,7 +26,6 @@ from worker.orders.alerts import (
     LogChannel,
     SlackChannel,
     channel_from,
-    pause_seconds,
     text_of,
 )
 from worker.orders.shop import Attempts, EffectKind, ShopStatus, SimulatedShop, perform
@@ -119,7 +119,7 @@ def ok(asked: Asked) -> None:
 def test_a_channel_that_is_down_is_tried_until_it_takes_the_alert_and_shown_meanwhile(
     desk: Desk, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.orders.alerts.FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("worker.orders.alerts.BACKOFF", Backoff(3600.0, 3600.0))
     alerts, hasty = (
         desk.alerts(SlackChannel(server.url + "/T/B/x", LOOPBACK_CLIENT, deadline_seconds=deadline_for(known)))
         for known in ("answered", "timeout")
@@ -244,10 +244,6 @@ def test_whatever_a_channel_answers_is_a_word_or_two(server: ScriptedServer, nam
     said = SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=deadline_for(known)).send(alert)
     assert said is None if known == "answered" and name not in ("429", "500", "redirect", "HTML", "deep") else said
     assert server.url not in str(said)
-
-
-def test_the_pauses_grow_to_an_hour() -> None:
-    assert [pause_seconds(n) for n in (1, 2, 3, 10, 11, 1000)] == [5.0, 10.0, 20.0, 2560.0, 3600.0, 3600.0]
 
 
 def test_a_message_is_bounded_and_has_no_line_of_a_strangers(desk: Desk) -> None:

@@ -39,7 +39,6 @@ from worker.notify import (
     SmtpNotifier,
     confirm_message,
     notifier_from,
-    pause_seconds,
 )
 from worker.refunds.settings import WorkerSettings, read_settings
 
@@ -402,10 +401,6 @@ def test_what_did_not_go_out_is_tried_again_and_stops_nobody_else(capsys: pytest
         (CARD, "smtp: 451", 15.0), (CARD, "defect: ValueError", 60.0), (CARD, "smtp: 550", None), (CARD,)
     ]  # fmt: skip
     assert leaks("".join(capsys.readouterr())) == []
-
-
-def test_pauses_double_to_an_hour() -> None:
-    assert [pause_seconds(n) for n in (1, 2, 3, 9, 50)] == [15, 30, 60, 3600, 3600]
 
 
 # Settings
