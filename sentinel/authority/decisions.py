@@ -1,7 +1,7 @@
 """Recording decisions, starts and outcomes: the hot path's statements, each one call of a database function.
 
 The functions are in `schema/authority/decisions.sql`; this module has their typed statements and answers.
-`record_decisions` takes one or many decided operations and commits them in one transaction.
+`RECORD_DECISIONS` takes one or many decided operations and commits them in one transaction.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from psycopg.types.json import Jsonb
 
 from sentinel.authority.batch_packing import TYPES, pack_batch
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.store.batch_statement import BatchStatement, LateRows, commit_rows, jsonb, pack_int4, run_statement
+from sentinel.store.batch_statement import BatchStatement, LateRows, jsonb, pack_int4, run_statement
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.loop_connections import LoopConnections
-from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry
+from sentinel.store.queries import call_with_retry
 
 RECORD_CONTRADICTION = """
 select %(seq)s::integer as seq, r.* from sentinel.record_contradiction(
@@ -154,21 +154,11 @@ REPORT_OUTCOMES: BatchStatement[Row, Receipt] = BatchStatement(
 )  # fmt: skip
 
 
-def record_decisions(
-    pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS
-) -> Sequence[Recorded]:
-    """Commit decided operations together and return the answers in the order of `rows`.
-
-    Raises `StillDeciding` after waiting for other transactions' locks for `wait_seconds` in all, here and in the
-    functions below, and `EngineUnavailable` for other failures of the database.
-    """
-    return commit_rows(pool, RECORD_DECISIONS, rows, wait_seconds)
-
-
 def try_decision(pool: Pool, row: GuardRow, within_seconds: float) -> bool:
     """Return whether a decision can be recorded now, each statement within `within_seconds`, and roll it back.
 
-    Raises as `record_decisions`.
+    Raises `StillDeciding` when it waited too long for other transactions' locks, and `EngineUnavailable` for other
+    failures of the database.
     """
     milliseconds = max(1, int(within_seconds * 1000))
 

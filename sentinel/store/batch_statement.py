@@ -1,7 +1,7 @@
 """A statement over a batch of rows: binary parameters, one round trip, a binary answer.
 
-An event loop's connections execute it (`loop_connections.py`); callers without a loop run the same statement through
-the pool (`commit_rows`).
+An event loop's connections execute it (`loop_connections.py`); a caller without a loop runs it on a connection of its own
+(`run_statement`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import psycopg
 from psycopg import adapters, generators, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-
-from sentinel.store.database import Pool
-from sentinel.store.queries import call_with_retry_within
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -121,22 +118,6 @@ class LateRows(Sequence[Shape]):
 
 
 _seq = operator.attrgetter("seq")
-
-
-def commit_rows(
-    pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
-) -> Sequence[Result]:
-    """Commit `rows` together through the pool, for callers without an event loop. Raises as `call_with_retry_within`."""
-
-    def call(connection: psycopg.Connection[Any], left_seconds: float) -> Sequence[Result]:
-        try:
-            return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
-        except psycopg.Error as error:
-            if (following := statement.following(error)) is None:
-                raise
-            return run_statement(connection, following, rows, milliseconds_of(left_seconds))
-
-    return call_with_retry_within(pool, call, wait_seconds)
 
 
 def run_statement(

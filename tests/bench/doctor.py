@@ -23,14 +23,14 @@ from typing import Any
 import psycopg
 
 from sentinel.authority.api.guard import GUARD, to_operation
-from sentinel.authority.decisions import REPORT_OUTCOMES, record_decisions
+from sentinel.authority.decisions import REPORT_OUTCOMES
 from sentinel.authority.guard import decided_row, report_row
 from sentinel.authority.housekeeping import sequence_events
 from sentinel.platform.resources import invariants_sql
-from sentinel.store.batch_statement import commit_rows
 from sentinel.store.embedded import remove, running
 from sentinel.store.invariants import check_invariant, read_invariants
 from sentinel.store.migrate import migrate
+from tests.support.commits import commit_rows, record_decisions
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures
 from tests.support.harness import caller_of
 from tests.support.roomy import roomy_policies

@@ -28,7 +28,6 @@ import psycopg
 
 from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.app import build_authority
-from sentinel.authority.decisions import record_decisions
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard import decided_row
 from sentinel.authority.guard_rows import GuardRow
@@ -39,6 +38,7 @@ from sentinel.store.database import AUTHORITY
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
 from tests.bench import pieces_adapters, pieces_bytes, pieces_edge
+from tests.support.commits import record_decisions
 from tests.support.fixtures import SECRET, add_tenant, guard_body
 from tests.support.roomy import roomy_policies
 

@@ -16,13 +16,14 @@ from psycopg.conninfo import make_conninfo
 from sentinel.authority import metrics
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import GUARD, to_operation
-from sentinel.authority.decisions import Recorded, record_decisions
+from sentinel.authority.decisions import Recorded
 from sentinel.authority.guard import decided_row
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import mutants
 from tests.support.commit_loop import record_all
+from tests.support.commits import record_decisions
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies

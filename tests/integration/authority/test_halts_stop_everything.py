@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.decisions import record_decisions
 from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of
+from tests.support.commits import record_decisions
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import PATIENT_SECONDS, Desk, at_once, desks, dump, scaled
 from tests.support.ledger_fixtures import wait_until

@@ -17,7 +17,7 @@ import pytest
 import rfc8785
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.decisions import RECORD_DECISIONS, Recorded, record_decisions
+from sentinel.authority.decisions import RECORD_DECISIONS, Recorded
 from sentinel.authority.halts import set_halt
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import no_matching_policy
@@ -26,6 +26,7 @@ from sentinel.core.proof import opens, pack_template, pack_values
 from sentinel.platform.resources import policies_dir
 from sentinel.store.batch_statement import run_statement
 from tests.integration.authority.test_batches import rows_of
+from tests.support.commits import record_decisions
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import scaled, seeded
 from tests.support.pack_text import assemble_pack

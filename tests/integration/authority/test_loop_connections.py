@@ -18,11 +18,12 @@ import pytest
 from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.store import database, loop_connections
 from sentinel.store.batch_commit import BatchCommitter
-from sentinel.store.batch_statement import BatchStatement, commit_rows, pack_int4
+from sentinel.store.batch_statement import BatchStatement, pack_int4
 from sentinel.store.database import AUTHORITY, POOLER, DatabaseUnreachable, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import scalar
 from tests.faults.database_proxy import proxied
+from tests.support.commits import commit_rows
 from tests.support.fixtures import Fixtures
 from tests.support.harness import on_a_loop
 from tests.support.kept_sessions import SESSIONS

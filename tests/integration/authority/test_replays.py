@@ -16,13 +16,13 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from sentinel.authority.app import create_app
-from sentinel.authority.decisions import record_decisions
 from sentinel.authority.keys import DEFAULT_SCOPES
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.batch_commit import BatchCommitter
 from tests import mutants
 from tests.support.asgi_client import InProcessApp
+from tests.support.commits import record_decisions
 from tests.support.fixtures import AGENT, Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import at_once, decide, dump, scaled
 

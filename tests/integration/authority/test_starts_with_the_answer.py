@@ -9,10 +9,10 @@ import pytest
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import GUARD, to_operation
-from sentinel.authority.decisions import record_decisions
 from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
+from tests.support.commits import record_decisions
 from tests.support.fixtures import Fixtures, four_keys, guard_body
 from tests.support.harness import at_once, caller_of, decide, let_permits_expire
 

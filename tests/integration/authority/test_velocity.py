@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from sentinel.authority.actor import Actor
-from sentinel.authority.decisions import Recorded, record_decisions
+from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import heartbeat_status, lift_halt, list_halts, set_halt
@@ -24,6 +24,7 @@ from sentinel.authority.policies import declare_policies
 from sentinel.core.operation import build_operation
 from tests import mutants
 from tests.integration.authority.test_halts_stop_everything import waits_without_a_number
+from tests.support.commits import record_decisions
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import PATIENT_SECONDS, let_permits_expire
 from tests.support.ledger_fixtures import wait_until

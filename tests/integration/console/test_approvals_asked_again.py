@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sentinel.authority.decisions import record_decisions
 from sentinel.authority.guard import decided_row
 from sentinel.cli.approvals import group
 from sentinel.core.operation import build_operation
+from tests.support.commits import record_decisions
 from tests.support.fixtures import guard_body
 
 
