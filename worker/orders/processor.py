@@ -26,9 +26,10 @@ from worker.failpoints import OrderFailpoint
 from worker.orders import metrics
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
+from worker.orders.responses import order_response
 from worker.orders.shop import Attempts, EffectKind, look, perform
 from worker.orders.silent_shops import SILENT, HeardShop
-from worker.orders.store import DeliveredOrder, Row, order_response
+from worker.orders.store import DeliveredOrder, Row
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
     BACKOFF,

@@ -26,21 +26,13 @@ from worker.orders.order import (
     missing_facts,
     with_orders_beside,
 )
+from worker.orders.responses import DeliveryInFlight, OrderResponse, response_to_repeat
 from worker.orders.scoring import Scorer, raised_for_missing_facts
 from worker.orders.settings import AFTER_SCORE_SECONDS
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
 from worker.orders.silent_shops import SilentShops
 from worker.orders.sources import SourcesFile
-from worker.orders.store import (
-    DeliveredOrder,
-    DeliveryInFlight,
-    OrderResponse,
-    OrderStore,
-    Row,
-    Step,
-    TakeOutcome,
-    response_to_repeat,
-)
+from worker.orders.store import DeliveredOrder, OrderStore, Row, Step, TakeOutcome
 from worker.orders.transitions import score_row, scored_work
 from worker.outbound.effects import EffectRefused, Settled
 

@@ -18,9 +18,9 @@ from sentinel.core.wording import EXECUTED_BY_PERSON
 from sentinel.platform.backoff import Backoff
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, order_key
+from worker.orders.responses import OrderResponse, order_response
 from worker.orders.scoring import FACTS_MISSING
 from worker.orders.shop import SHIPPED_BEFORE, shop_payload
-from worker.orders.store import OrderResponse, order_response
 from worker.outbound.effects import EffectRefused, EffectResult, Settled
 
 APPROVED = "approved"

@@ -14,7 +14,7 @@ import uvloop
 from tests.support.harness import at_once
 from worker.orders import processor
 from worker.orders.processor import OrderSets
-from worker.orders.store import OrderResponse
+from worker.orders.responses import OrderResponse
 from worker.orders.taking import OrderRun
 
 
