@@ -29,11 +29,11 @@ from sentinel.platform.settings import (
     TRUSTED_PROXIES,
     confirm_secrets,
     given,
-    is_weak,
     public_id_secrets,
     read_fields,
     refuse_unsafe,
     setting,
+    weak_secret_faults,
 )
 from sentinel.store.database import CONSOLE, POOLER, POOLER_HELP, POOLERS, PUBLIC
 
@@ -246,13 +246,11 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
 
 def unsafe(settings: ConsoleSettings) -> list[str]:
     """Return every reason not to start with these settings, a line each."""
-    faults = []
-    if any(is_weak(secret) for secret in settings.confirm_secrets):
-        faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")
-    if any(is_weak(secret) for secret in settings.second_factor_secrets):
-        faults.append("SENTINEL_SECOND_FACTOR_SECRETS: every secret needs at least 32 characters that nobody can guess")
-    if any(is_weak(secret) for secret in settings.public_id_secrets):
-        faults.append("SENTINEL_PUBLIC_ID_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    faults = [
+        *weak_secret_faults("CONFIRM_SECRETS", settings.confirm_secrets),
+        *weak_secret_faults("SENTINEL_SECOND_FACTOR_SECRETS", settings.second_factor_secrets),
+        *weak_secret_faults("SENTINEL_PUBLIC_ID_SECRETS", settings.public_id_secrets),
+    ]
     if settings.require_second_factor != "nobody" and not settings.second_factor_secrets:
         faults.append(
             "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up;"

@@ -208,12 +208,7 @@ class LogNotifier:
 def notifier_from(settings: WorkerSettings) -> Notifier:
     """Make the notifier that `WORKER_NOTIFIER` names; the settings were checked when they were read."""
     if settings.notifier == "smtp":
-        return SmtpNotifier(
-            SmtpAccount(
-                host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from, security=settings.smtp_security,
-                username=settings.smtp_username, password=settings.smtp_password, timeout_seconds=settings.smtp_timeout_seconds,
-            )
-        )  # fmt: skip
+        return SmtpNotifier(settings.smtp_account)
     return LogNotifier() if settings.notifier == "log" else FileNotifier(settings.outbox_dir)
 
 

@@ -22,10 +22,10 @@ from sentinel.platform.settings import (
     PORT,
     PORT_OR_NONE,
     given,
-    is_weak,
     read_fields,
     refuse_unsafe,
     setting,
+    weak_secret_faults,
 )
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
@@ -150,13 +150,8 @@ def load_settings(**overrides: Any) -> Settings:
 
 def unsafe(settings: Settings) -> list[str]:
     """Return the faults with which the authority must not start, one line each."""
-    faults = []
-    if settings.debug:
-        faults.append("SENTINEL_DEBUG: must be off")
-    for secret in settings.secret_keys:
-        if is_weak(secret):
-            faults.append("SENTINEL_SECRET_KEYS: every secret needs at least 32 characters that nobody can guess")
-            break
+    faults = ["SENTINEL_DEBUG: must be off"] if settings.debug else []
+    faults += weak_secret_faults("SENTINEL_SECRET_KEYS", settings.secret_keys)
     if settings.database_url and not settings.secret_keys:
         faults.append("SENTINEL_SECRET_KEYS: required with SENTINEL_DATABASE_URL (try: openssl rand -hex 32)")
     return faults

@@ -19,7 +19,7 @@ from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.http.readiness import Readiness, database_checks, exposition
 from sentinel.platform.http.ready_gauge import ReadyGauge
-from sentinel.platform.outbound.mail import Mailer, SmtpAccount
+from sentinel.platform.outbound.mail import Mailer
 from sentinel.platform.outbound.slack import SlackWebhook
 from sentinel.platform.serving.health import create_app, serving
 from sentinel.platform.settings import UnsafeConfiguration
@@ -54,14 +54,10 @@ def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:
     """Return the receivers that `settings.by_setting` names, by kind."""
-    account = SmtpAccount(
-        host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from, security=settings.smtp_security,
-        username=settings.smtp_username, password=settings.smtp_password, timeout_seconds=settings.timeout_seconds,
-    )  # fmt: skip
     slack = SlackWebhook(settings.slack_webhook_url, settings.client, settings.timeout_seconds)
     made: dict[str, Receiver] = {
         "slack": SlackNotices(slack, settings.console_url),
-        "mail": MailNotices(Mailer(account), settings.mail_to, settings.console_url),
+        "mail": MailNotices(Mailer(settings.smtp_account), settings.mail_to, settings.console_url),
         "decision_log": DecisionLog(
             settings.decision_log_url, settings.decision_log_token, settings.client, settings.timeout_seconds
         ),

@@ -16,7 +16,7 @@ from marshmallow.validate import OneOf, Range
 
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.failures import FAULTS
-from sentinel.platform.outbound.mail import is_mail_address
+from sentinel.platform.outbound.mail import SmtpAccount, account_faults, is_mail_address
 from sentinel.platform.outbound.public_addresses import (
     LOOPBACK_CLIENT,
     Address,
@@ -31,11 +31,11 @@ from sentinel.platform.settings import (
     PORT,
     PORT_OR_NONE,
     SMTP_SECURITY,
-    is_weak,
     kept_secret,
     read_fields,
     refuse_unsafe,
     setting,
+    weak_secret_faults,
 )
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
@@ -113,6 +113,14 @@ class ExportSettings:
         return {kind: types for kind, (address, types) in asked.items() if address}
 
     @property
+    def smtp_account(self) -> SmtpAccount:
+        """The account that notices are mailed with."""
+        return SmtpAccount(
+            host=self.smtp_host, port=self.smtp_port, sender=self.smtp_from, security=self.smtp_security,
+            username=self.smtp_username, password=self.smtp_password, timeout_seconds=self.timeout_seconds,
+        )  # fmt: skip
+
+    @property
     def client(self) -> PublicHttpClient:
         """The HTTP client for receivers; it calls only what `addresses` permits."""
         return {"public": PublicHttpClient(), "private": PRIVATE_CLIENT, "loopback": LOOPBACK_CLIENT}[self.addresses]
@@ -157,8 +165,7 @@ def unsafe(settings: ExportSettings) -> list[str]:
             "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the same value as the sender"
             " (for a new sender: openssl rand -hex 32)"
         )
-    if any(is_weak(secret) for secret in settings.secrets):
-        faults.append("SENTINEL_EXPORT_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    faults += weak_secret_faults("SENTINEL_EXPORT_SECRETS", settings.secrets)
     for name in ("slack_webhook_url", "decision_log_url"):
         if (url := getattr(settings, name)) and (why := settings.client.fault(url)):
             faults.append(f"{_ENV[name]}: {FAULTS[why]}; SENTINEL_EXPORT_ADDRESSES is {settings.addresses}")
@@ -166,13 +173,7 @@ def unsafe(settings: ExportSettings) -> list[str]:
 
 
 def _mail_faults(settings: ExportSettings) -> list[str]:
-    faults = [
-        f"{_ENV[name]}: required with SENTINEL_EXPORT_MAIL_TO"
-        for name in ("smtp_host", "smtp_from")
-        if not getattr(settings, name)
-    ]
+    faults = account_faults(settings.smtp_account, "SENTINEL_EXPORT_MAIL_TO")
     if not is_mail_address(settings.mail_to):
         faults.append("SENTINEL_EXPORT_MAIL_TO: must be exactly one mail address, without a name")
-    if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
-        faults.append("SMTP_SECURITY: none is only for a mail server on this machine")
     return faults

@@ -30,9 +30,16 @@ class UnsafeConfiguration(SentinelError):
     code = "unsafe-configuration"
 
 
-def is_weak(secret: str) -> bool:
+def _is_weak(secret: str) -> bool:
     """Whether a signing secret is too short or well known."""
     return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
+
+
+def weak_secret_faults(variable: str, given: Iterable[str]) -> list[str]:
+    """The fault of a variable that has a weak secret among others; empty if it has none."""
+    if any(_is_weak(secret) for secret in given):
+        return [f"{variable}: every secret needs at least 32 characters that nobody can guess"]
+    return []
 
 
 class _Environment(Env):

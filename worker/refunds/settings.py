@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from marshmallow.validate import OneOf, Range
 
 from sentinel.platform.outbound.client import is_http_url
+from sentinel.platform.outbound.mail import SmtpAccount, account_faults
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import read_secret
 from sentinel.platform.settings import (
@@ -23,9 +24,9 @@ from sentinel.platform.settings import (
     SMTP_SECURITY,
     UnsafeConfiguration,
     confirm_secrets,
-    is_weak,
     read_fields,
     setting,
+    weak_secret_faults,
     without_faults_about,
 )
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
@@ -237,6 +238,14 @@ class WorkerSettings:
     failpoints_allowed: bool = setting("SENTINEL_ALLOW_FAILPOINTS", "1 allows SENTINEL_FAILPOINT; tests only", False)
 
     @property
+    def smtp_account(self) -> SmtpAccount:
+        """The account that mail is sent with where WORKER_NOTIFIER is smtp."""
+        return SmtpAccount(
+            host=self.smtp_host, port=self.smtp_port, sender=self.smtp_from, security=self.smtp_security,
+            username=self.smtp_username, password=self.smtp_password, timeout_seconds=self.smtp_timeout_seconds,
+        )  # fmt: skip
+
+    @property
     def connections(self) -> int:
         """How many connections to the ledger's database a worker opens at most."""
         return self.lanes + SPARE_CONNECTIONS
@@ -299,27 +308,10 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
 
 def _confirm_faults(settings: WorkerSettings) -> list[str]:
     """Return what is wrong with the settings of confirm cards."""
-    found = []
-    if any(is_weak(secret) for secret in settings.confirm_secrets):
-        found.append("CONFIRM_SECRETS needs at least 32 characters that nobody can guess in every secret")
+    found = weak_secret_faults("CONFIRM_SECRETS", settings.confirm_secrets)
     address = urlsplit(settings.confirm_base_url)
     if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
         found.append("CONFIRM_BASE_URL must look like https://host or https://host/path")
-    return found + (_smtp_faults(settings) if settings.notifier == "smtp" else [])
-
-
-def _smtp_faults(settings: WorkerSettings) -> list[str]:
-    found = [
-        f"{_variable(name)} is needed for WORKER_NOTIFIER=smtp"
-        for name in ("smtp_host", "smtp_from")
-        if not getattr(settings, name)
-    ]
-    if settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
-        # A link is a bearer secret: it does not travel in the clear.
-        found.append("SMTP_SECURITY=none is for a mail server on this machine only")
-    return found
-
-
-def _variable(name: str) -> str:
-    variable: str = WorkerSettings.__dataclass_fields__[name].metadata["env"]
-    return variable
+    return found + (
+        account_faults(settings.smtp_account, "WORKER_NOTIFIER=smtp") if settings.notifier == "smtp" else []
+    )

@@ -19,6 +19,7 @@ from email.policy import SMTP
 from email.utils import formatdate, parseaddr
 from functools import partial
 
+from sentinel.core.hosts import is_loopback
 from sentinel.platform.outbound.client import connect, look_up
 
 # One plain address, without the characters that could start a header, a list of addresses or a source route.
@@ -65,6 +66,19 @@ class MailFailure:
 def is_mail_address(text: str) -> bool:
     """Whether it is one plain address that a mail can be sent to."""
     return _ADDRESS.fullmatch(text) is not None
+
+
+def account_faults(account: SmtpAccount, needed_for: str) -> list[str]:
+    """What is wrong with the SMTP_ settings of an account, a line each; `needed_for` is the setting that needs one."""
+    faults = [
+        f"{variable}: required with {needed_for}"
+        for variable, value in (("SMTP_HOST", account.host), ("SMTP_FROM", account.sender))
+        if not value
+    ]
+    if account.security == "none" and account.host and not is_loopback(account.host):
+        # Mail may hold a link that is a bearer secret: it does not travel in the clear.
+        faults.append("SMTP_SECURITY: none is only for a mail server on this machine")
+    return faults
 
 
 class Mailer:
