@@ -152,7 +152,7 @@ def test_head_of_what_needs_a_key_needs_it_too(pep: Pep) -> None:
     assert {"/api/sentinel/approvals/stream", "/api/haltstate/sentinel/approvals/stream"} < set(guarded)
     assert any(path.startswith(REQUESTS) for path in guarded)
     for path in guarded:
-        for headers in ({}, pep.headers(pep.key[:-3] + "AAA")):
+        for headers in ({}, pep.headers(pep.key[:-1] + ("A" if pep.key[-1] != "A" else "B"))):
             assert pep.client.head(path, headers=headers).status_code == 401, path
     for prefix in PREFIXES:
         answer = pep.client.head(f"{prefix}/approvals/stream", headers=pep.headers())
