@@ -161,10 +161,10 @@ def test_an_open_stream_ends_with_its_token(proxied: ProxyProcesses, kind: str) 
     try:
         assert not proxied.refund(kind=kind)["error"], "its process runs by now"
         watching, begun = proxied.client(kind), dict[str, Any]()
-        wanted, seconds = (2, 30) if kind == "sdk-legacy" else (1, 100)
+        wanted, seconds = (2, 20) if kind == "sdk-legacy" else (1, 100)
         for _ in range(3):  # whose process stood still for so long that it was over gets another
-            # Clocks may be 30 seconds apart: this one is good for ten seconds more.
-            ends = int(time.time()) - 20
+            # Clocks may be 30 seconds apart: this one is good for six seconds more.
+            ends = int(time.time()) - 24
             watching.send(
                 url=access.resource, key=access.token(exp=ends), do="watch", calls=[], wanted=wanted, told=True, seconds=seconds
             )  # fmt: skip
@@ -228,8 +228,8 @@ def test_a_strangers_token_takes_nobody_elses_away_while_the_issuer_is(access: A
                     order.clear()
                     waiting = pool.submit(ask, "stranger", stranger)
             assert ask("known", token) not in (401, 403, 503)
+            held[0].close()
             assert waiting.result(120) == 503
-        held[0].close()
     assert order == ["known", "stranger"], "who names a key that is kept waits for nobody"
 
 

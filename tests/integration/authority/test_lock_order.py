@@ -145,7 +145,6 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
     fixtures: Fixtures, who: str
 ) -> None:
     """The race is made, not hoped for."""
-    held_up_approvals(fixtures)
     body, asked = pending(fixtures)
     if who == "housekeeper":
         mutants.cut(
@@ -159,6 +158,7 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
         )  # fmt: skip
         other = quietly(lambda: decide(fixtures, asked["approval_id"]))
     let_approvals_expire(fixtures)
+    held_up_approvals(fixtures)
     with desks(fixtures, 1) as (desk,):
         replay = quietly(lambda: desk.guard(body))
         at_once([other, lambda: (eventually(lambda: somebody_is_held_up(fixtures), within=10, every=0.01), replay())])
