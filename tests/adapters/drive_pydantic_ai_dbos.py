@@ -71,7 +71,9 @@ async def run(thread: str, earlier: dict[str, Any] | None) -> dict[str, Any]:
 
 
 class PydanticAIOnDBOS(Driver):
-    """Each command's DBOS has the agent for its executor, so that it goes on with that one's runs."""
+    """DBOS has the agent for its executor, so that it goes on with that one's runs when it is launched: once for each agent."""
+
+    launched = ""
 
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [ToolCallPart(one["tool"], one["args"], tool_call_id=one["id"]) for one in command["calls"]]
@@ -82,17 +84,22 @@ class PydanticAIOnDBOS(Driver):
 
     def _turn(self, guard: ToolGuard, command: dict[str, Any], said: list[ModelResponse]) -> Turn:
         now.guard, now.shop, now.said = guard, self.shop, said
+        self._launch(command)
+        found = asyncio.run(self._run(command["thread"], is_new=command["do"] == "begin"))
+        return Turn(found["outputs"], found["waiting"])
+
+    def _launch(self, command: dict[str, Any]) -> None:
+        if command["agent"] == type(self).launched:
+            return
         with warnings.catch_warnings(action="ignore"):
+            if type(self).launched:
+                DBOS.destroy()
             DBOS(config={
                 "name": "refunds", "system_database_url": sqlalchemy_url(command["database"], driver="postgresql"),
                 "executor_id": command["agent"], "application_version": "1", "log_level": "ERROR",
             })  # fmt: skip
             DBOS.launch()
-        try:
-            found = asyncio.run(self._run(command["thread"], is_new=command["do"] == "begin"))
-        finally:
-            DBOS.destroy()
-        return Turn(found["outputs"], found["waiting"])
+        type(self).launched = command["agent"]
 
     async def _run(self, thread: str, *, is_new: bool) -> dict[str, Any]:
         earlier = None

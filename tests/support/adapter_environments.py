@@ -80,10 +80,16 @@ def first_error(stderr: str) -> str:
 
 
 def environment_variables() -> dict[str, str]:
-    """For a process in such an environment: this checkout's modules, and no setting of ours or of a model service."""
-    ours = ("SENTINEL_", "OPENAI_", "ANTHROPIC_", "LANGCHAIN_", "LANGSMITH_")
+    """For a process in such an environment: this checkout's modules, and no setting of ours or of a model service.
+
+    Nor any authority's certificate, as all is asked on loopback without TLS: to read the machine's takes a client longer than a call.
+    """
+    ours = ("SENTINEL_", "OPENAI_", "ANTHROPIC_", "LANGCHAIN_", "LANGSMITH_", "SSL_CERT_")
     base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**base, "PYTHONPATH": str(REPO), "OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false"}
+    return {
+        **base, "PYTHONPATH": str(REPO), "OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false",
+        "SSL_CERT_DIR": str(Path(__file__).parent),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
