@@ -11,10 +11,8 @@ from typing import Any
 
 import psycopg
 
-from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import WORKER
-from sentinel.store.invariants import run_invariants
-from tests.support.fixtures import add_tenant, unique
+from tests.support.fixtures import add_tenant, broken_invariants, unique
 from tests.support.logins import program_url
 from tests.support.served_programs import Served, clean_env, module
 from tests.support.warm_process import WarmProcess, run_warm
@@ -122,10 +120,10 @@ def ledger_faults(connection: psycopg.Connection[Any], tenant_id: uuid.UUID) -> 
     return [f"{name}: {number}" for name, number in found.items() if number]
 
 
-def broken_invariants(url: str) -> list[str]:
-    """Names of the invariants that do not hold."""
+def broken_invariants_at(url: str) -> list[str]:
+    """Names of the invariants that do not hold in a database."""
     with psycopg.connect(url, autocommit=True) as connection:
-        return [verdict.name for verdict in run_invariants(connection, invariants_sql()) if verdict.violations]
+        return broken_invariants(connection)
 
 
 def open_shop(served: Served) -> Shop:

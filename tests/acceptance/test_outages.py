@@ -18,7 +18,7 @@ from sentinel.store.embedded.process import strays
 from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
 from tests.acceptance.demos import demo_folder
-from tests.acceptance.ledgers import QUICK, Shop, broken_invariants, open_shop, refund
+from tests.acceptance.ledgers import QUICK, Shop, broken_invariants_at, open_shop, refund
 from tests.support.fixtures import add_tenant, guard_body, unique
 from tests.support.served_programs import Served, eventually, request, served_on
 
@@ -188,4 +188,4 @@ def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres:
     assert done, (shop.states(), shop.faults(), err)
     assert worker.returncode == 0, err
     assert shop.faults() == []
-    assert broken_invariants(frail.database_url) == []
+    assert broken_invariants_at(frail.database_url) == []

@@ -16,7 +16,7 @@ import pytest
 from sentinel.authority.actor import Actor
 from sentinel.authority.gate_reports import record_gate_report
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.acceptance.ledgers import Shop, broken_invariants
+from tests.acceptance.ledgers import Shop, broken_invariants_at
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import public_urls
@@ -119,7 +119,7 @@ def test_a_private_fee_is_confirmed_on_a_phone_and_executed_exactly_once(
     assert shop.all(STANDS)[0][0] == "EXECUTED"
     assert shop.all(PAID) == [(ROW, 490, "USD", "private_refund")]
     assert shop.faults() == []
-    assert broken_invariants(shop.served.database_url) == []
+    assert broken_invariants_at(shop.served.database_url) == []
     explained(shop)
 
 

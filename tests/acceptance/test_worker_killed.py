@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.ledgers import (
     Shop,
-    broken_invariants,
+    broken_invariants_at,
     fates,
     ledger_faults,
     mixed_rows,
@@ -64,7 +64,7 @@ def test_killed_at_every_place_nothing_is_paid_twice_and_nothing_is_forgotten(se
         assert status == 0, (place, said)
         assert shop.faults() == [], place
         assert shop.states() == fates(name), place
-    assert broken_invariants(served.database_url) == []
+    assert broken_invariants_at(served.database_url) == []
 
 
 def test_the_same_check_catches_a_worker_that_pays_before_it_remembers(served: Served) -> None:
@@ -101,7 +101,7 @@ def test_a_worker_that_wakes_after_its_lease_cannot_act_late(served: Served, pla
     assert shop.all("select execution_id from refunds.executions where tenant_id = %s order by 1") == before, out + err
     assert shop.faults() == []
     assert shop.states() == fates(name, low=2)
-    assert broken_invariants(served.database_url) == []
+    assert broken_invariants_at(served.database_url) == []
 
 
 def test_an_armed_place_without_the_permission_refuses_to_start(served: Served) -> None:

@@ -89,6 +89,16 @@ def holds_all_invariants(connection: psycopg.Connection[Any]) -> bool:
     return row is not None and not row[0]
 
 
+def broken_invariants(connection: psycopg.Connection[Any]) -> list[str]:
+    """Names of the invariants that do not hold; what breaks them is printed."""
+    if holds_all_invariants(connection):
+        return []
+    broken = [v for v in run_invariants(connection, invariants_sql()) if v.violations]
+    for one in broken:
+        print(f"{one.name}: {one.violations}, {', '.join(one.damaged)}")
+    return [one.name for one in broken]
+
+
 @dataclass
 class Fixtures:
     """One tenant on one database, and an authority in this process to ask."""
@@ -158,13 +168,8 @@ class Fixtures:
             pass
 
     def broken_invariants(self) -> list[str]:
-        """Names of the invariants that do not hold; a test wants none, and what breaks them is printed."""
-        if holds_all_invariants(self.admin):
-            return []
-        broken = [v for v in run_invariants(self.admin, invariants_sql()) if v.violations]
-        for one in broken:
-            print(f"{one.name}: {one.violations}, {', '.join(one.damaged)}")
-        return [one.name for one in broken]
+        """Names of the invariants that do not hold; a test wants none."""
+        return broken_invariants(self.admin)
 
     def one(self, query: str, *arguments: Any) -> Any:
         """The first column of the first row of a query as administrator."""

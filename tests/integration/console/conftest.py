@@ -25,13 +25,12 @@ from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
 from sentinel.core.operation import Operation, build_operation
-from sentinel.platform.resources import invariants_sql, policies_dir
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.ids import new_id
-from sentinel.store.invariants import run_invariants
 from tests.support.asgi_client import AsgiClient, InProcessApp
-from tests.support.fixtures import quick_hash
+from tests.support.fixtures import broken_invariants, quick_hash
 from tests.support.kept_sessions import connect
 from tests.support.verbs import guarded
 
@@ -278,6 +277,5 @@ def two(fixtures: Fixtures) -> Iterator[Two]:
 
     people = made(fixtures)
     yield people
-    with psycopg.connect(fixtures.url, autocommit=True) as admin:
-        broken = {found.name for found in run_invariants(admin, invariants_sql()) if found.violations}
-    assert broken == people.arranged
+    with connect(fixtures.url) as admin:
+        assert set(broken_invariants(admin)) == people.arranged
