@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -81,6 +83,25 @@ def _open_log(path: Path) -> IO[bytes]:
     if path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES:
         path.replace(path.with_suffix(".log.1"))
     return os.fdopen(open_ours(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+def bound_log(path: Path) -> None:
+    """Move a long log of a running server aside, in place of the one moved last. The server appends, so it goes on at the beginning.
+
+    What it logs at that moment may be lost. A log that cannot be moved, as on a full disk, stays as it is.
+    """
+    with suppress(OSError):
+        if path.stat().st_size <= _LOG_LIMIT_BYTES:
+            return
+        earlier = path.with_suffix(".log.1")
+        with (
+            os.fdopen(open_ours(path, os.O_RDWR), "r+b") as log,
+            os.fdopen(open_ours(earlier, os.O_WRONLY), "wb") as kept,
+        ):
+            kept.truncate()
+            shutil.copyfileobj(log, kept)
+            kept.flush()
+            log.truncate(0)
 
 
 def _read_from(path: Path, offset: int) -> str:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
 from sentinel.store.embedded.binaries import Binaries, find_binaries, usable_binaries
-from sentinel.store.embedded.child import start_server
+from sentinel.store.embedded.child import bound_log, start_server
 from sentinel.store.embedded.cluster import ensure_cluster
 from sentinel.store.embedded.connection import DATABASE, Address
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, never_stop, postgres_errors_in_one_line
@@ -157,6 +157,10 @@ class Embedded:
         if self._process is not None and self._is_starter():
             return self._process.poll() is None
         return self._server is not None and process.may_belong_to(self._server.pid, self._server.data_dir)
+
+    def bound_log(self) -> None:
+        """Keep the running server's log short; see `child.bound_log`."""
+        bound_log(self._layout.log)
 
     def _is_starter(self) -> bool:
         """Whether this process started the server: False in a process that was forked from the starter."""
@@ -320,6 +324,7 @@ def _watch(embedded: Embedded, ended: threading.Event) -> None:
     while not ended.wait(pause):
         pause = _WATCH_SECONDS
         if embedded.is_alive():
+            embedded.bound_log()
             continue
         log.warning("database_ended", what_next="it is started again")
         try:

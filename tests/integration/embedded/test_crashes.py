@@ -17,12 +17,14 @@ import pytest
 from sentinel.store.embedded import (
     Embedded,
     EmbeddedError,
+    child,
     find_binaries,
     process,
     remove,
     running,
     supervised,
 )
+from sentinel.store.embedded.layout import Layout
 from tests.support.embedded_servers import (
     IS_ROOT,
     Holder,
@@ -81,6 +83,20 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
             assert eventually(lambda: is_answering(server.admin_url), 10)
         assert ask(server.admin_url, "SELECT count(*) FROM kept") == (500,)
     assert process.live_server(server.data_dir) is None
+
+
+def test_the_log_of_a_server_that_runs_for_long_stays_short(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_LOG_LIMIT_BYTES", 20_000)
+    with supervised(base) as server, psycopg.connect(server.admin_url, autocommit=True) as connection:
+        log = Layout.of(base).log
+        for number in range(400):
+            with pytest.raises(psycopg.errors.UndefinedTable):
+                connection.execute(f"select from missing_{number}".encode())
+        assert eventually(lambda: log.stat().st_size < 20_000, 10)
+        assert "missing_" in log.with_suffix(".log.1").read_text()
+        connection.execute(b"do $$ begin raise warning 'still written'; end $$")
+        assert eventually(lambda: "still written" in log.read_text(), 10)
+        assert log.read_bytes().count(b"\0") == 0, "it goes on at the beginning"
 
 
 def test_mutant_that_nobody_watches_stays_gone(base: Path) -> None:
