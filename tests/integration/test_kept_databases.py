@@ -45,8 +45,9 @@ VALUES = {
 
 @pytest.fixture
 def kept(pg_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptDatabases]:
-    """Databases that are used again at once."""
+    """Databases that are used again at once, whose sessions are kept however many other databases' are."""
     monkeypatch.setattr(kept_databases, "RESTING", 1)
+    monkeypatch.setattr(kept_sessions, "MOST_OF_ALL", 1_000)
     made = KeptDatabases(pg_server.admin_url)
     yield made
     made.close()
