@@ -80,25 +80,20 @@ def _await_ready(child: subprocess.Popen[bytes], address: Address, should_stop: 
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    if path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES:
-        path.replace(path.with_suffix(".log.1"))
+    bound_log(path)
     return os.fdopen(open_ours(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 def bound_log(path: Path) -> None:
-    """Move a long log of a running server aside, in place of the one moved last. The server appends, so it goes on at the beginning.
+    """Move a long log aside, in place of the one moved last. A running server appends, so it goes on at the beginning.
 
     What it logs at that moment may be lost. A log that cannot be moved, as on a full disk, stays as it is.
     """
     with suppress(OSError):
         if path.stat().st_size <= _LOG_LIMIT_BYTES:
             return
-        earlier = path.with_suffix(".log.1")
-        with (
-            os.fdopen(open_ours(path, os.O_RDWR), "r+b") as log,
-            os.fdopen(open_ours(earlier, os.O_WRONLY), "wb") as kept,
-        ):
-            kept.truncate()
+        earlier = open_ours(path.with_suffix(".log.1"), os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(earlier, "wb") as kept, os.fdopen(open_ours(path, os.O_RDWR), "r+b") as log:
             shutil.copyfileobj(log, kept)
             kept.flush()
             log.truncate(0)
