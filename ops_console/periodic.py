@@ -14,6 +14,7 @@ from ops_console.context import ConsoleContext
 from ops_console.read_models import gauges
 from sentinel.authority.public_ids import index_public_ids
 from sentinel.core.errors import SentinelError
+from sentinel.platform.ongoing_failures import OngoingFailures
 from sentinel.store.database import Pool
 
 _LOOK_UP_SECONDS = 0.5
@@ -22,25 +23,18 @@ log = structlog.get_logger("console.rounds")
 
 
 def start_periodic(name: str, work: Callable[[], None], *, seconds: float, stopping: Callable[[], bool]) -> None:
-    """Call `work` every `seconds` in a thread of its own until `stopping()` is True. An outage of the database is logged once."""
+    """Call `work` every `seconds` in a thread of its own until `stopping()` is True. A failure that goes on is logged once a minute."""
     threading.Thread(target=_repeat, args=(name, work, seconds, stopping), name=name, daemon=True).start()
 
 
 def _repeat(name: str, work: Callable[[], None], seconds: float, stopping: Callable[[], bool]) -> None:
-    is_away, due = False, time.monotonic()
+    failures, due = OngoingFailures(), time.monotonic()
     while not stopping():
         if time.monotonic() >= due:
             due = time.monotonic() + seconds
-            try:
+            # An error must not end the thread: nobody would notice, and the next round may succeed.
+            with failures.logged(log, name, name):
                 work()
-                is_away = False
-            except SentinelError as error:
-                if not is_away:
-                    log.warning(f"{name}_waits", cause=error.detail)
-                is_away = True
-            except Exception:
-                # Keep the thread alive: nobody would notice that it ended, and the next round may succeed.
-                log.exception(f"{name}_failed")
         time.sleep(min(seconds, _LOOK_UP_SECONDS))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from sentinel.authority.engine import Authority
-from sentinel.core.errors import SentinelError
+from sentinel.platform.ongoing_failures import OngoingFailures
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
@@ -104,18 +104,6 @@ SEQUENCE_MOST_SECONDS = 0.7
 log = structlog.get_logger("sentinel.housekeeping")
 
 
-def _postponed(step: Callable[[], None]) -> str | None:
-    """Run a step and return why it was refused; None if it succeeded, or failed unexpectedly, which is logged here."""
-    try:
-        step()
-    except SentinelError as error:
-        return error.detail
-    except Exception:
-        # A failing step must not end the thread: nothing would expire any more.
-        log.exception("housekeeping_failed")
-    return None
-
-
 class Housekeeper(threading.Thread):
     """The housekeeping thread. `tell` is called with the counts of each run, and the steps `each_round` in every round."""
 
@@ -128,27 +116,22 @@ class Housekeeper(threading.Thread):
         self._tell = tell
         self._each_round = each_round
         self._stop_asked = threading.Event()
+        self._failures = OngoingFailures()
 
     def run(self) -> None:
         """Give feed positions every SEQUENCE_SECONDS and expire every HOUSEKEEPING_SECONDS, until stopped.
 
         Steps that fail, as while the database is unreachable, are tried again in a later round.
         """
-        rounds, failing = 0, dict[Callable[[], None], str]()
+        rounds = 0
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
             steps = [*self._each_round, self._sequence]
             if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
                 steps += [self._authority.clock.refresh, self._mark_keys, self._expire, self._note_key_uses]
-            # Each step runs on its own: a failing step must not keep the others from running.
             for step in steps:
-                cause = _postponed(step)
-                if cause is None:
-                    failing.pop(step, None)
-                    continue
-                # Once for each step that begins to fail, and once for steps that fail for the same cause.
-                if step not in failing and cause not in failing.values():
-                    log.warning("housekeeping_postponed", cause=cause)
-                failing[step] = cause
+                # A failing step must not keep the others from running, nor end the thread: nothing would expire any more.
+                with self._failures.logged(log, "housekeeping", step):
+                    step()
             rounds += 1
 
     def _sequence(self) -> None:

@@ -21,6 +21,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.export.cloud_events import GLOBAL, FeedEvent, kinds_of, messages_of
 from sentinel.export.deliveries import Claim, Deliveries, Resend
 from sentinel.export.receivers import GONE, Receiver
+from sentinel.platform.ongoing_failures import OngoingFailures
 from sentinel.platform.outbound.failures import UNREADABLE_EVENT
 from sentinel.platform.tracing import Tracing, mark_failed
 
@@ -57,6 +58,7 @@ class EventSender:
         tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._deliveries, self._receivers, self._spread, self._tracing = deliveries, receivers, spread, tracing
+        self._failures = OngoingFailures()
         self._began = time.monotonic()
         self._served_at = -math.inf
         self._resending, self._resent_to = threading.Lock(), uuid.UUID(int=0)
@@ -64,7 +66,7 @@ class EventSender:
     def run(self, stop: threading.Event, threads: int) -> None:
         """Serve until `stop` is set; returns once the calls to receivers in progress have ended."""
         workers = [
-            threading.Thread(target=self._work, args=(stop,), name=f"sender-{number}", daemon=True)
+            threading.Thread(target=self._work, args=(number, stop), name=f"sender-{number}", daemon=True)
             for number in range(threads)
         ]
         for worker in workers:
@@ -75,20 +77,12 @@ class EventSender:
         for worker in workers:
             worker.join()
 
-    def _work(self, stop: threading.Event) -> None:
-        away = False
+    def _work(self, number: int, stop: threading.Event) -> None:
         while not stop.is_set():
-            try:
+            busy = False
+            # An error must not end the thread: the lease expires, and the cursor has not moved.
+            with self._failures.logged(log, "sending", number):
                 busy = self.round(stop)
-                away = False
-            except SentinelError as error:
-                if not away:
-                    log.warning("sending_postponed", cause=error.detail)
-                busy, away = False, True
-            except Exception:
-                # An unexpected error must not end the thread: the lease expires, and the cursor has not moved.
-                log.exception("sending_failed")
-                busy = False
             if not busy:
                 stop.wait(POLL_SECONDS)
 

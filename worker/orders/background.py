@@ -17,6 +17,7 @@ import structlog
 
 from sentinel.client import ClientError
 from sentinel.core.errors import SentinelError
+from sentinel.platform.ongoing_failures import OngoingFailures
 from worker.orders.alerts import Alerts
 from worker.orders.processor import OrderProcessor
 from worker.orders.shop import Attempts
@@ -39,8 +40,7 @@ class Background:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._housekeeping_due = 0.0
-        self._failed: dict[str, str | None] = {}
-        """How each task failed when it last ran, None: not; a failure that stays the same is logged once."""
+        self._failures = OngoingFailures(SentinelError, ClientError)
 
     def start(self) -> None:
         """Start the background work in daemon threads."""
@@ -81,18 +81,10 @@ class Background:
             self._stopping.wait(self._poll_seconds)
 
     def _run_task(self, task: Callable[[], int]) -> int:
-        name, failure = task.__name__.strip("_"), None
-        try:
-            return task()
-        except (SentinelError, ClientError) as error:
-            failure = error.detail
-            if failure != self._failed.get(name):
-                log.warning("task_failed", task=name, error=failure)
-        except Exception:
-            log.exception("task_failed", task=name)
-        finally:
-            self._failed[name] = failure
-        return 0
+        name, done = task.__name__.strip("_"), 0
+        with self._failures.logged(log, "task", name, task=name):
+            done = task()
+        return done
 
     def _fetch_approvals(self) -> int:
         for decided in decided_pages(self._processor.authority.approvals_since, self._store.approvals_wanted_since()):

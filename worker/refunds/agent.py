@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from sentinel.client import Client, Rejected, Unreachable
 from sentinel.core.wording import counted
+from sentinel.platform.ongoing_failures import OngoingFailures, raised_at
 from sentinel.platform.tracing import Tracing
 from worker.failpoints import Failpoint, Failpoints
 from worker.outbound.decided_approvals import decided_pages
@@ -232,6 +233,7 @@ class Agent:
         self._periodic_tasks, self._stopping = periodic_tasks, stopping
         self._circuit_breaker = CircuitBreaker(settings.backoff_seconds, settings.backoff_max_seconds)
         self._leases = LeaseKeeper(ledger, settings.heartbeat_seconds)
+        self._outages, self._defects = OngoingFailures(), OngoingFailures()
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
         self._looked_back_at = float("-inf")
@@ -299,12 +301,14 @@ class Agent:
         outcome, budget = RunResult(), RowLimit(limit)
         with self._running():
             lanes = [
-                threading.Thread(target=self._lane, args=(budget,), daemon=True, name=f"lane-{n}")
+                threading.Thread(target=self._lane, args=(n, budget), daemon=True, name=f"lane-{n}")
                 for n in range(self._settings.lanes)
             ]
             # Each in a thread of its own: one that waits for something outside holds up no other, nor the maintenance.
             tasks = [
-                threading.Thread(target=self._run_periodic_task, args=(task, budget), daemon=True, name=f"periodic-{n}")
+                threading.Thread(
+                    target=self._run_periodic_task, args=(n, task, budget), daemon=True, name=f"periodic-{n}"
+                )
                 for n, task in enumerate((*self._periodic_tasks, PeriodicTask(self._answer_operator)))
             ]
             for thread in (*lanes, *tasks):
@@ -315,20 +319,30 @@ class Agent:
                 thread.join(max(deadline - time.monotonic(), 0.01))
         return outcome
 
-    def _lane(self, budget: RowLimit) -> None:
-        """Process batch after batch; a failed batch is logged and followed by a pause, and never ends the lane."""
+    def _lane(self, number: int, budget: RowLimit) -> None:
+        """Process batch after batch; a failed batch is followed by a pause, and its rows come back when their leases expire."""
         while not self._stopping.is_set() and not budget.is_spent:
-            try:
+            idle = True
+            with self._logging_failures(("lane", number), "a batch was dropped"):
                 idle = not self._process_one_batch(budget)
-            except LedgerUnavailable as error:
-                _log.warning("the database does not answer: %s", error)
-                idle = True
-            except Exception:
-                # Whatever failed, the rows come back when their leases expire.
-                _log.exception("a batch was dropped")
-                idle = True
             if idle:
                 self._stopping.wait(self._settings.poll_seconds)
+
+    @contextmanager
+    def _logging_failures(self, work: Hashable, said: str) -> Iterator[None]:
+        """Log what the block raises instead of raising it: the work goes on. `said` is for an unexpected error."""
+        try:
+            yield
+        except LedgerUnavailable as error:
+            if self._outages.should_log(work, str(error)):
+                _log.warning("the database does not answer: %s", error)
+        except Exception as error:
+            if self._defects.should_log(work, raised_at(error)):
+                _log.exception(said)
+        else:
+            # A block may have had nothing to ask the database.
+            if not self._ledger.is_away and self._outages.recovered(work):
+                _log.info("the database answers again")
 
     def _process_one_batch(self, budget: RowLimit) -> bool:
         with budget.lend(self._circuit_breaker.claimable(self._settings.batch)) as lent:
@@ -356,7 +370,7 @@ class Agent:
         shown_as = ""
         looked, untaken = float("-inf"), None
         while not self._stopping.is_set() and not budget.is_spent:
-            try:
+            with self._logging_failures("maintenance", "the round was dropped"):
                 status = "running" if self._circuit_breaker.is_closed else "authority_unreachable"
                 if status != shown_as or time.monotonic() - shown >= _SHOW_SECONDS:
                     self._publish_status(status)
@@ -371,18 +385,12 @@ class Agent:
                     untaken = self._untaken()
                     if untaken is not None and untaken != before:
                         _log.warning("%s", untaken)
-            except LedgerUnavailable as error:
-                _log.warning("the database does not answer: %s", error)
-            except Exception:
-                _log.exception("the round was dropped")
             self._stopping.wait(self._settings.poll_seconds)
 
-    def _run_periodic_task(self, task: PeriodicTask, budget: RowLimit) -> None:
+    def _run_periodic_task(self, number: int, task: PeriodicTask, budget: RowLimit) -> None:
         while not self._stopping.is_set() and not budget.is_spent:
-            try:
-                _run_due(task)
-            except LedgerUnavailable as error:
-                _log.warning("the database does not answer: %s", error)
+            with self._logging_failures(("periodic", number), "a periodic task was dropped"):
+                task.run_due()
             self._stopping.wait(self._settings.poll_seconds)
 
     def _run_due_tasks(self) -> str | None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
+from sentinel.platform.ongoing_failures import OngoingFailures, raised_at
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 
 Item = TypeVar("Item")
@@ -156,6 +157,7 @@ class LeaseKeeper:
         # By block and not by row: a later batch may have claimed a row again before the earlier one has ended.
         self._held: dict[object, tuple[float, Sequence[str]]] = {}
         self._ended = threading.Event()
+        self._failures = OngoingFailures()
 
     @contextmanager
     def holding(self, ids: Sequence[str]) -> Iterator[None]:
@@ -188,7 +190,11 @@ class LeaseKeeper:
                 self._ledger.extend(ids)
             except LedgerUnavailable as error:
                 # Without renewal the leases expire and the rows go to another worker.
-                _log.warning("claims could not be renewed: %s", error)
-            except Exception:
+                if self._failures.should_log("renewal", str(error)):
+                    _log.warning("claims could not be renewed: %s", error)
+            except Exception as error:
                 # Whatever failed, e.g. on a read-only standby, must not end this thread: no other renews leases.
-                _log.exception("claims could not be renewed")
+                if self._failures.should_log("renewal", raised_at(error)):
+                    _log.exception("claims could not be renewed")
+            else:
+                self._failures.recovered("renewal")

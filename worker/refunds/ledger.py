@@ -106,6 +106,8 @@ class Ledger:
         # Monotonic time at which the database last failed to answer: leases that expired around then expired because of
         # the outage, not because of their row.
         self._away_at = -math.inf
+        self.is_away = False
+        """Whether the database did not answer the last call."""
 
     # Claims
 
@@ -541,24 +543,29 @@ class Ledger:
             try:
                 with (lend or self.pool.connection)() as connection:
                     is_sent = True
-                    return call(connection)
+                    answer = call(connection)
+                    self.is_away = False
+                    return answer
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(first_line(error)) from error
             except _NO_SCHEMA as error:
                 raise _not_migrated(error) from error
             except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction, *_NO_ROOM) as error:
-                self._away_at = time.monotonic()
+                self._note_away()
                 kind = StatementTooLong if isinstance(error, pg.QueryCanceled) else LedgerUnavailable
                 raise kind(first_line(error)) from error
             except _AWAY as error:
-                self._away_at = time.monotonic()
+                self._note_away()
                 if is_sent and not is_repeatable:
                     raise MayBeRecorded from error
                 if lost or isinstance(error, EngineUnavailable):
                     raise LedgerUnavailable(first_line(error)) from error
                 lost = True
         raise LedgerUnavailable("the database cannot order this statement")
+
+    def _note_away(self) -> None:
+        self._away_at, self.is_away = time.monotonic(), True
 
 
 def default_tenant(pool: Pool) -> uuid.UUID | None:

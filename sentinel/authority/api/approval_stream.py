@@ -36,6 +36,7 @@ from sentinel.platform.http.asgi import (
     disconnected,
 )
 from sentinel.platform.http.wire import query_field, request_id_of
+from sentinel.platform.ongoing_failures import OngoingFailures, raised_at
 
 POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
@@ -140,6 +141,7 @@ class ApprovalFeed:
         self._stopping = stopping
         self._listeners: dict[Whose, _Listeners] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="approvals")
+        self._failures = OngoingFailures()
         self.places = places
 
     async def answer(
@@ -285,11 +287,15 @@ class ApprovalFeed:
         """
         while True:
             try:
-                return await self._in_thread(ask, *arguments)
+                answer = await self._in_thread(ask, *arguments)
             except SentinelError:
                 pass
             except Exception as error:
-                log.error("approvals_not_read", cause=type(error).__name__)
+                if self._failures.should_log(ask, cause := raised_at(error)):
+                    log.error("approvals_not_read", cause=cause)
+            else:
+                self._failures.recovered(ask)
+                return answer
             await asyncio.sleep(POLL_SECONDS)
 
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:

@@ -464,7 +464,7 @@ def test_several_senders_share_receivers_and_keep_each_ones_order(export: Export
     stop, pairs = threading.Event(), []
     for _ in range(3):
         sender = make_sender(export.settings, export.pool)
-        pairs.append(threading.Thread(target=sender._work, args=(stop,)))
+        pairs.append(threading.Thread(target=sender._work, args=(0, stop)))
     for one in pairs:
         one.start()
     try:

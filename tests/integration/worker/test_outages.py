@@ -213,6 +213,25 @@ def test_rows_are_asked_about_within_seconds_when_the_authority_is_back(ledger_f
 # The worker's own database
 
 
+def test_a_loop_says_once_that_its_database_is_away_and_once_that_it_is_back(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The finding: each of its threads said so at each attempt, and one whose log nobody read for seconds stood still for good."""
+    caplog.set_level("INFO", "worker")
+    told = lambda text: [line for line in caplog.messages if text in line]  # noqa: E731
+    with ledger_fixtures.agent(authority.url, poll_seconds=0.02) as agent, looping(agent):
+        wait_until(lambda: ledger_fixtures.all("select 1 from refunds.workers"))
+        with database_away(ledger_fixtures):
+            wait_until(lambda: told("does not answer"))
+            time.sleep(1.0)
+        ledger_fixtures.add(new_row("r"))
+        wait_until(lambda: ledger_fixtures.executions() == 1 and told("answers again"))
+    away = told("does not answer")
+    assert len(away) == len(set(away)), "one line for each cause"
+    assert len(told("answers again")) == 1
+    assert not told("dropped")
+
+
 @contextlib.contextmanager
 def database_away(fixtures: LedgerFixtures) -> Iterator[None]:
     """No new connection gets in, and those there are end."""

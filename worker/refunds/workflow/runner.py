@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +19,7 @@ import psycopg
 from sentinel.client import CheckAnswer, GuardAnswer, Rejected, StartReceipt, Switches, Unreachable
 from sentinel.core.money import Money, money_out
 from sentinel.core.wording import counted
+from sentinel.platform.ongoing_failures import raised_at
 from sentinel.store.migrate import SchemaNotReady
 from worker.critic.case import Opinion
 from worker.failpoints import FailpointHit, Failpoints, step_place
@@ -451,8 +450,8 @@ def _speaks_of_no_row(error: Exception) -> bool:
 
 def _note_defect(step: StepName, context: RunContext, error: Exception) -> None:
     # Its text may quote the row; where it happened is enough to find the defect.
-    context.defect = f"step {step} failed: {_where(error)}"
-    _log.error("step %s failed for %s: %s", step, context.row.ledger_entry_id, _where(error))
+    context.defect = f"step {step} failed: {raised_at(error)}"
+    _log.error("step %s failed for %s: %s", step, context.row.ledger_entry_id, raised_at(error))
 
 
 def _refused(step: StepName, context: RunContext) -> StepResult:
@@ -469,12 +468,6 @@ def _refused(step: StepName, context: RunContext) -> StepResult:
         return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
     context.defect = context.defect or f"step {step} gave no answer that can be followed"
     return StepResult({})
-
-
-def _where(error: Exception) -> str:
-    """ "KeyError in ask_authority.py:41"."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"
 
 
 def _reason(message: str | None) -> Escalation:
