@@ -158,12 +158,13 @@ def _keep_running(
     processes: Processes, sender: DemoSender, data_dir: Path, authority_url: str, stop: threading.Event, reload: threading.Event,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Until asked to stop, start the sender once it is needed, reload policies at SIGHUP, and restart ended children.
+    """Until asked to stop, start the sender once it is needed, reload policies at SIGHUP, restart ended children, and keep logs short.
 
     `authority_url` is the URL of the authority's database.
     """
     while not stop.wait(0.5):
         sender.start_if_wanted()
+        processes.bound_logs()
         if reload.is_set():
             reload.clear()
             processes.signal("authority", signal.SIGHUP)

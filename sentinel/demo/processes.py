@@ -25,6 +25,7 @@ from pathlib import Path
 import psycopg
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.log_files import bound_log
 from sentinel.platform.private_files import open_private, private_folder
 from sentinel.platform.serving.process_group import die_with_parent
 
@@ -136,6 +137,11 @@ class Processes:
                 child.started_at = time.monotonic()
                 ended.append(child.name)
         return ended
+
+    def bound_logs(self) -> None:
+        """Keep the log of each running child short."""
+        for child in self._children:
+            bound_log(self._logs / f"{child.name}.log")
 
     def ended(self) -> str | None:
         """The name of a child that is not running, or None."""

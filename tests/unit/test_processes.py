@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.demo.processes import DemoStopped, Processes
+from sentinel.platform import log_files
+from tests.support.embedded_servers import eventually
 
 # Says that it is there, and ends only when it is killed.
 STUBBORN = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('here', flush=True); time.sleep(60)"
@@ -97,3 +99,21 @@ def test_all_are_asked_at_once_and_the_stubborn_are_killed(
     thread.join()
     assert ended == [DemoStopped]
     assert all(child.returncode == -9 for child in children)
+
+
+ENDLESS = "import sys, time; [(print('x' * 99 + '\\n' * 20, flush=True), time.sleep(0.01)) for _ in iter(int, 1)]"
+
+
+def test_the_log_of_a_child_that_runs_for_long_stays_short(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "LOG_LIMIT_BYTES", 1000)
+    log, earlier = tmp_path / "child.log", tmp_path / "child.log.1"
+    processes.start("child", python(ENDLESS), os.environ)
+    for _ in range(2):
+        assert eventually(lambda: log.stat().st_size > 1000)
+        processes.bound_logs()
+        assert earlier.read_text().startswith("xxx") and earlier.stat().st_mode & 0o137 == 0
+        assert eventually(lambda: began(log, "xxx"))
+        assert "\0" not in log.read_text(), "it goes on at the beginning"
+        earlier.unlink()

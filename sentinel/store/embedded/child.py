@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from sentinel.platform.log_files import bound_log
 from sentinel.store.embedded.account import Account
 from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
@@ -22,7 +21,6 @@ from sentinel.store.embedded.process import launch_lasting, stop_child
 _READY_SECONDS = 300.0
 _RETRY_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-_LOG_LIMIT_BYTES = 10 * 1024 * 1024
 _MEMORY_STILL_HELD = ("pre-existing shared memory block", 'lock file "postmaster.pid" already exists')
 
 
@@ -80,23 +78,8 @@ def _await_ready(child: subprocess.Popen[bytes], address: Address, should_stop: 
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    bound_log(path)
+    bound_log(path, open_ours)
     return os.fdopen(open_ours(path, os.O_WRONLY | os.O_APPEND), "ab")
-
-
-def bound_log(path: Path) -> None:
-    """Move a long log aside, in place of the one moved last. A running server appends, so it goes on at the beginning.
-
-    What it logs at that moment may be lost. A log that cannot be moved, as on a full disk, stays as it is.
-    """
-    with suppress(OSError):
-        if path.stat().st_size <= _LOG_LIMIT_BYTES:
-            return
-        earlier = open_ours(path.with_suffix(".log.1"), os.O_WRONLY | os.O_TRUNC)
-        with os.fdopen(earlier, "wb") as kept, os.fdopen(open_ours(path, os.O_RDWR), "r+b") as log:
-            shutil.copyfileobj(log, kept)
-            kept.flush()
-            log.truncate(0)
 
 
 def _read_from(path: Path, offset: int) -> str:

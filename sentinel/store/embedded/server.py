@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from sentinel.platform.log_files import bound_log
 from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
 from sentinel.store.embedded.binaries import Binaries, find_binaries, usable_binaries
-from sentinel.store.embedded.child import bound_log, start_server
+from sentinel.store.embedded.child import start_server
 from sentinel.store.embedded.cluster import ensure_cluster
 from sentinel.store.embedded.connection import DATABASE, Address
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, never_stop, postgres_errors_in_one_line
@@ -33,6 +34,7 @@ from sentinel.store.embedded.layout import (
     delete_socket_dir,
     make_base,
     make_socket_dir,
+    open_ours,
 )
 from sentinel.store.embedded.logins import SUPERUSER, Passwords, ensure_logins
 from sentinel.store.embedded.options import server_options
@@ -159,8 +161,8 @@ class Embedded:
         return self._server is not None and process.may_belong_to(self._server.pid, self._server.data_dir)
 
     def bound_log(self) -> None:
-        """Keep the running server's log short; see `child.bound_log`."""
-        bound_log(self._layout.log)
+        """Keep the running server's log short."""
+        bound_log(self._layout.log, open_ours)
 
     def _is_starter(self) -> bool:
         """Whether this process started the server: False in a process that was forked from the starter."""

@@ -14,10 +14,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from sentinel.platform import log_files
 from sentinel.store.embedded import (
     Embedded,
     EmbeddedError,
-    child,
     find_binaries,
     process,
     remove,
@@ -86,7 +86,7 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
 
 
 def test_the_log_of_a_server_that_runs_for_long_stays_short(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_LOG_LIMIT_BYTES", 20_000)
+    monkeypatch.setattr(log_files, "LOG_LIMIT_BYTES", 20_000)
     with supervised(base) as server, psycopg.connect(server.admin_url, autocommit=True) as connection:
         log = Layout.of(base).log
         for number in range(400):
