@@ -8,8 +8,6 @@ from typing import Protocol
 from sentinel.platform.outbound.client import is_http_url
 from worker.images import InvalidRecogniser, parse_recogniser
 
-_LONGEST_SECONDS = 60
-
 
 class CriticSettings(Protocol):
     """The fields that a critic is made from."""
@@ -53,8 +51,6 @@ def _critic_faults(settings: CriticSettings) -> list[str]:
     if branches(settings.critic_branches) and not settings.critic_url:
         # Without a URL every row of these branches would go to a person, which cannot be intended.
         found.append("SENTINEL_CRITIC_BRANCHES needs SENTINEL_CRITIC_URL")
-    if not 0 < settings.critic_timeout_seconds <= _LONGEST_SECONDS:
-        found.append(f"SENTINEL_CRITIC_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")
     return found + _key_faults("SENTINEL_CRITIC_API_KEY", settings.critic_api_key)
 
 
@@ -64,8 +60,6 @@ def _recogniser_faults(settings: CriticSettings) -> list[str]:
         parse_recogniser(settings.recogniser)
     except InvalidRecogniser as error:
         found.append(f"WORKER_RECOGNISER {error}")
-    if not 0 < settings.recogniser_timeout_seconds <= _LONGEST_SECONDS:
-        found.append(f"WORKER_RECOGNISER_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")
     return found + _key_faults("WORKER_RECOGNISER_API_KEY", settings.recogniser_api_key)
 
 

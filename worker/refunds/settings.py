@@ -37,6 +37,7 @@ from worker.settlement.settings import faults as settlement_faults
 _KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
 
 _SECONDS = Range(min=0, max=86400, min_inclusive=False, max_inclusive=False)
+_CALL_SECONDS = Range(min=0, max=60, min_inclusive=False)
 SPARE_CONNECTIONS = 4
 """Connections to the ledger's database in addition to one per lane, for heartbeat, periodic tasks and health checks."""
 
@@ -89,11 +90,13 @@ class WorkerSettings:
         "WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0, valid=_SECONDS
     )
     # From asking for a start to the last call or commit under it; after that the start must be asked for again. Until
-    # this time and any call still in flight are over, nobody can resolve the operation as not executed.
+    # this time and any call still in flight are over, nobody can resolve the operation as not executed. The authority
+    # accepts an hour at most, calls in flight included.
     act_seconds: float = setting(
         "WORKER_ACT_SECONDS",
         "time to execute a row under one start, counted from the request for the start; after it the start is asked for again",
         120.0,
+        valid=Range(min=0, max=3000, min_inclusive=False),
     )
     # How often a row may fail for a reason of its own before a person must look; outages are not counted.
     max_attempts: int = setting(
@@ -110,6 +113,7 @@ class WorkerSettings:
         "WORKER_BACKOFF_MAX_SECONDS",
         "longest pause after a call without an answer; when the authority is back, rows that wait for it are processed within seconds",
         60.0,
+        valid=_SECONDS,
     )
     # How often an idle worker looks for work and for decided approvals.
     poll_seconds: float = setting(
@@ -166,7 +170,7 @@ class WorkerSettings:
         "SMTP_TIMEOUT_SECONDS",
         "longest time for sending one mail, in all",
         10.0,
-        valid=Range(min=0, max=60, min_inclusive=False),
+        valid=_CALL_SECONDS,
     )
     # The model critic: an OpenAI-compatible endpoint. Without it the rules critic judges alone.
     critic_url: str = setting(
@@ -178,7 +182,7 @@ class WorkerSettings:
     critic_api_key: str = setting("SENTINEL_CRITIC_API_KEY", "bearer key for the model; if not set, none is sent", "")
     # Total time, however slowly the answer arrives; after it the row goes to a person.
     critic_timeout_seconds: float = setting(
-        "SENTINEL_CRITIC_TIMEOUT_SECONDS", "longest wait for the model critic's answer", 3.0
+        "SENTINEL_CRITIC_TIMEOUT_SECONDS", "longest wait for the model critic's answer", 3.0, valid=_CALL_SECONDS
     )
     critic_branches: str = setting(
         "SENTINEL_CRITIC_BRANCHES",
@@ -205,7 +209,7 @@ class WorkerSettings:
         "WORKER_RECOGNISER_API_KEY", "bearer key for the recogniser; if not set, none is sent", ""
     )
     recogniser_timeout_seconds: float = setting(
-        "WORKER_RECOGNISER_TIMEOUT_SECONDS", "longest wait for the recogniser's answer", 5.0
+        "WORKER_RECOGNISER_TIMEOUT_SECONDS", "longest wait for the recogniser's answer", 5.0, valid=_CALL_SECONDS
     )
     # Settlement systems outside the ledger; one without an address is not ready, and its refunds go to a person.
     price_difference_url: str | None = setting(
@@ -232,6 +236,7 @@ class WorkerSettings:
         "WORKER_SETTLEMENT_TIMEOUT_SECONDS",
         "longest call to a settlement system, from the request to the end of the answer",
         5.0,
+        valid=_CALL_SECONDS,
     )
     # Test harnesses only: where to break (see failpoints.py).
     failpoint: str | None = setting("SENTINEL_FAILPOINT", "name:action[:nth] of a failpoint; tests only")
@@ -287,15 +292,14 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
     found = []
     if not is_http_url(settings.authority_url):
         found.append("SENTINEL_URL must look like http://host:port")
-    if not settings.backoff_seconds <= settings.backoff_max_seconds < 86400:
-        found.append("WORKER_BACKOFF_MAX_SECONDS must be at least WORKER_BACKOFF_SECONDS and less than a day")
+    if settings.backoff_max_seconds < settings.backoff_seconds:
+        found.append("WORKER_BACKOFF_MAX_SECONDS must be at least WORKER_BACKOFF_SECONDS")
     shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
-    if not shortest_act <= settings.act_seconds <= 3000:
-        # A shorter time could be over before the first settlement call ends; the authority accepts an hour at most,
-        # calls in flight included.
+    if settings.act_seconds < shortest_act:
+        # It could be over before the first settlement call ends.
         found.append(
             "WORKER_ACT_SECONDS must be at least WORKER_GUARD_TIMEOUT_SECONDS + WORKER_SETTLEMENT_TIMEOUT_SECONDS"
-            f" = {shortest_act:g} and at most 3000"
+            f" = {shortest_act:g}"
         )
     least = 2 * settings.guard_timeout_seconds + settings.heartbeat_seconds
     if settings.lease_seconds < least:

@@ -16,8 +16,6 @@ class SettlementSettings(Protocol):
     """The settings that are checked here, besides the URL and key of each of `OUTSIDE_SYSTEMS`."""
 
     @property
-    def settlement_timeout_seconds(self) -> float: ...
-    @property
     def stripe_key(self) -> str | None: ...
     @property
     def stripe_url(self) -> str: ...
@@ -25,7 +23,7 @@ class SettlementSettings(Protocol):
 
 def faults(settings: SettlementSettings) -> list[str]:
     """The faults of the settings, one text each."""
-    found = _timeout_faults(settings.settlement_timeout_seconds)
+    found: list[str] = []
     for system in OUTSIDE_SYSTEMS:
         url: str | None = getattr(settings, system.url_field)
         key: str | None = getattr(settings, system.key_field)
@@ -47,9 +45,3 @@ def _stripe_faults(key: str | None, url: str) -> list[str]:
     if not is_http_url(url):
         found.append("WORKER_STRIPE_URL must look like https://host")
     return found
-
-
-def _timeout_faults(seconds: float) -> list[str]:
-    if 0 < seconds <= 60:
-        return []
-    return ["WORKER_SETTLEMENT_TIMEOUT_SECONDS must be more than 0 and at most 60"]

@@ -284,9 +284,9 @@ def test_a_critic_of_settings_asks_where_they_say(server: CannedServer, monkeypa
     "given, complaint",
     [({"SENTINEL_CRITIC_URL": "http://h"}, "SENTINEL_CRITIC_MODEL"), ({"SENTINEL_CRITIC_MODEL": "m"}, "SENTINEL_CRITIC_URL"),
      ({"SENTINEL_CRITIC_URL": "h", "SENTINEL_CRITIC_MODEL": "m"}, "must look like"),
-     ({"SENTINEL_CRITIC_BRANCHES": "all"}, "needs SENTINEL_CRITIC_URL"), ({"SENTINEL_CRITIC_TIMEOUT_SECONDS": "0"}, "more than 0"),
+     ({"SENTINEL_CRITIC_BRANCHES": "all"}, "needs SENTINEL_CRITIC_URL"), ({"SENTINEL_CRITIC_TIMEOUT_SECONDS": "0"}, "greater than 0"),
      ({"SENTINEL_CRITIC_TIMEOUT_SECONDS": "soon"}, "valid number"), ({"SENTINEL_CRITIC_API_KEY": "a b"}, "printable"),
-     ({"WORKER_RECOGNISER": "magic"}, "labels:FILE"), ({"WORKER_RECOGNISER_TIMEOUT_SECONDS": "61"}, "at most 60")],
+     ({"WORKER_RECOGNISER": "magic"}, "labels:FILE"), ({"WORKER_RECOGNISER_TIMEOUT_SECONDS": "61"}, "less than or equal to 60")],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_named(
     given: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch

@@ -265,7 +265,7 @@ def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
         ("WORKER_TICKET_URL", "ftp://x", "WORKER_TICKET_URL must look like"),
         ("WORKER_PLATFORM_URL", "https://p.test", "WORKER_PLATFORM_KEY go together"),
         ("WORKER_PRICE_DIFFERENCE_KEY", "a b", "WORKER_PRICE_DIFFERENCE_KEY must be printable"),
-        ("WORKER_SETTLEMENT_TIMEOUT_SECONDS", "0", "WORKER_SETTLEMENT_TIMEOUT_SECONDS must be"),
+        ("WORKER_SETTLEMENT_TIMEOUT_SECONDS", "0", "WORKER_SETTLEMENT_TIMEOUT_SECONDS: Must be greater than 0"),
         ("WORKER_SETTLEMENT_TIMEOUT_SECONDS", "soon", "WORKER_SETTLEMENT_TIMEOUT_SECONDS: Not a valid number"),
     ],
 )

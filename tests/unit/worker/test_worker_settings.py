@@ -88,13 +88,31 @@ def test_a_lease_shorter_than_two_calls_and_a_heartbeat_is_refused(clean_environ
     assert read_settings().lease_seconds == 20
 
 
-@pytest.mark.parametrize("seconds", ["0.9", "86400"])
-def test_a_longest_pause_out_of_its_bounds_is_refused_with_both(
-    clean_environment: pytest.MonkeyPatch, seconds: str
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [("0.9", "WORKER_BACKOFF_MAX_SECONDS must be at least WORKER_BACKOFF_SECONDS"), ("86400", "less than 86400")],
+)
+def test_a_longest_pause_out_of_its_bounds_is_refused_with_the_one_it_breaks(
+    clean_environment: pytest.MonkeyPatch, seconds: str, said: str
 ) -> None:
     """The finding: of a pause of a day or more it said that it must not be less than the first one."""
     clean_environment.setenv("WORKER_BACKOFF_MAX_SECONDS", seconds)
-    with pytest.raises(UnsafeConfiguration, match="must be at least WORKER_BACKOFF_SECONDS and less than a day"):
+    with pytest.raises(UnsafeConfiguration, match=said):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ("9.9", "must be at least WORKER_GUARD_TIMEOUT_SECONDS . WORKER_SETTLEMENT_TIMEOUT_SECONDS = 10"),
+        ("3001", "less than or equal to 3000"),
+    ],
+)
+def test_a_time_to_act_is_as_long_as_its_calls_and_no_longer_than_the_authority_takes(
+    clean_environment: pytest.MonkeyPatch, seconds: str, said: str
+) -> None:
+    clean_environment.setenv("WORKER_ACT_SECONDS", seconds)
+    with pytest.raises(UnsafeConfiguration, match=f"WORKER_ACT_SECONDS:? .*{said}"):
         read_settings()
 
 
