@@ -20,6 +20,12 @@ import mcp_types as types
 
 from sentinel.mcp_proxy import upstream
 from sentinel.mcp_proxy.upstream import StdioUpstream, UpstreamUnavailable
+from sentinel.platform.private_files import replace_private
+
+
+def behave(notes: Path, behaviour: str) -> None:
+    """How the server behaves from now on. It reads the file at any moment, so it never finds half of it."""
+    replace_private(Path(f"{notes}.behaviour"), behaviour.encode())
 
 
 async def refund(server: StdioUpstream, payment: str, seconds: float = 60) -> str:
@@ -40,7 +46,7 @@ async def asked_while_silent(server: StdioUpstream, payment: str) -> str:
     """A call whose process is soon seen to be silent, but may take long to be replaced."""
     kept, upstream.CONNECT_SECONDS = server._kept, 0.5
     asked = asyncio.create_task(refund(server, payment))
-    while server._kept is kept:
+    while server._kept is kept and not asked.done():
         await asyncio.sleep(0.001)
     upstream.CONNECT_SECONDS = 20.0
     return await asked
@@ -78,7 +84,7 @@ class Processes:
         """A request that is cancelled as soon as it has a process started, or the one that is there ended."""
         kept, started = self.server._kept, self.count()["started"]
         asked = asyncio.create_task(refund(self.server, payment))
-        while self.count()["started"] == started and self.server._kept is kept:
+        while self.count()["started"] == started and self.server._kept is kept and not asked.done():
             await asyncio.sleep(0.02)
         asked.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -95,15 +101,15 @@ def _runs(process_id: int) -> bool:
 
 async def given_up(notes: Path) -> dict[str, Any]:
     """What runs once somebody gave up while the first process started, while it was replaced, and at the end."""
-    behaviour, processes = Path(f"{notes}.behaviour"), Processes(notes)
+    processes = Processes(notes)
     server = processes.server
     asyncio.get_running_loop().call_later(200, processes.kill)  # where one that nobody ends is waited for
     await processes.give_up("gone")
     found: dict[str, Any] = {"starting": [await refund(server, "next"), processes.count()]}
-    behaviour.write_text("blocks")
+    behave(notes, "blocks")
     await refund(server, "lost", seconds=0.5)
     await noted(notes, "lost")
-    behaviour.write_text("blocks once")
+    behave(notes, "blocks once")
     upstream.CONNECT_SECONDS = 0.5
     await processes.give_up("gone")
     upstream.CONNECT_SECONDS = 20.0
@@ -129,22 +135,21 @@ async def lists_nothing(notes: Path) -> list[Any]:
 
 async def main(notes: Path) -> None:
     """Prints one JSON object."""
-    behaviour = Path(f"{notes}.behaviour")
     server = StdioUpstream([sys.executable, "-m", "tests.adapters.payments_server", str(notes)], env={})
     upstream.CONNECT_SECONDS = 20.0
     first = await refund(server, "warm")  # the process is there
-    behaviour.write_text("blocks")
+    behave(notes, "blocks")
     acting = asyncio.create_task(refund(server, "acting"))
     await noted(notes, "acting")
     upstream.CONNECT_SECONDS = 0.5
     meanwhile = await asyncio.gather(refund(server, "second"), refund(server, "third"))
     upstream.CONNECT_SECONDS = 20.0
-    behaviour.write_text("works")
+    behave(notes, "works")
     done, after = await acting, await refund(server, "after")
-    behaviour.write_text("blocks")
+    behave(notes, "blocks")
     lost = await refund(server, "lost", seconds=0.5)
     await noted(notes, "lost")
-    behaviour.write_text("blocks once")  # the old process stays as it is, a new one works
+    behave(notes, "blocks once")  # the old process stays as it is, a new one works
     again = await asked_while_silent(server, "again")
     await server.close()
     effects = [json.loads(line)["payment_intent"] for line in notes.read_text().splitlines()]
