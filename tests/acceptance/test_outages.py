@@ -187,5 +187,8 @@ def test_a_working_loop_goes_on_by_itself_when_the_database_comes_back(postgres:
     assert ended is None, f"the loop ended: {err}"
     assert done, (shop.states(), shop.faults(), err)
     assert worker.returncode == 0, err
+    away = [line.partition("does not answer")[2] for line in err.splitlines() if "does not answer:" in line]
+    assert away and len(away) == len(set(away)), "one line for each cause, not one for each thread and attempt"
+    assert err.count("the database answers again") <= 1, err
     assert shop.faults() == []
     assert broken_invariants_at(frail.database_url) == []

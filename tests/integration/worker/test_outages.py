@@ -217,7 +217,7 @@ def test_a_loop_says_once_that_its_database_is_away_and_once_that_it_is_back(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The finding: each of its threads said so at each attempt, and one whose log nobody read for seconds stood still for good."""
-    caplog.set_level("INFO", "worker")
+    caplog.set_level("INFO", "worker.loop")  # as the program sets it, and no other of its loggers
     told = lambda text: [line for line in caplog.messages if text in line]  # noqa: E731
     with ledger_fixtures.agent(authority.url, poll_seconds=0.02) as agent, looping(agent):
         wait_until(lambda: ledger_fixtures.all("select 1 from refunds.workers"))
