@@ -20,12 +20,7 @@ import mcp_types as types
 
 from sentinel.mcp_proxy import upstream
 from sentinel.mcp_proxy.upstream import StdioUpstream, UpstreamUnavailable
-from sentinel.platform.private_files import replace_private
-
-
-def behave(notes: Path, behaviour: str) -> None:
-    """How the server behaves from now on. It reads the file at any moment, so it never finds half of it."""
-    replace_private(Path(f"{notes}.behaviour"), behaviour.encode())
+from tests.adapters.behaviour import behave
 
 
 async def refund(server: StdioUpstream, payment: str, seconds: float = 60) -> str:

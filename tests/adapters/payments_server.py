@@ -24,6 +24,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.subscriptions import ResourceUpdated
 
+from tests.adapters.behaviour import behaviour_now
+
 TEXT = {"type": "string"}
 TOOLS = {
     "create_refund": {"payment_intent": TEXT, "amount": {"type": "integer"}, "reason": TEXT, "request_key": TEXT},
@@ -169,14 +171,11 @@ class Payments:
     """Notes each effect, and behaves as the file beside its notes says."""
 
     def __init__(self, notes: Path) -> None:
-        self._notes, self._behaviour = notes, Path(f"{notes}.behaviour")
-
-    def _now(self) -> str:
-        return self._behaviour.read_text().strip() if self._behaviour.exists() else "works"
+        self._notes = notes
 
     async def do(self, tool: str, headers: dict[str, str], **arguments: Any) -> Any:
         """One effect."""
-        behaviour = self._now()
+        behaviour = behaviour_now(self._notes)
         if behaviour == "asks":
             asked = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Really?", requested_schema={"type": "object", "properties": {}}))  # fmt: skip
             return types.InputRequiredResult(input_requests={"sure": asked}, request_state="half done")
@@ -190,9 +189,9 @@ class Payments:
             raise RuntimeError("the provider timed out")
         if behaviour == "hangs":
             await asyncio.sleep(600)
-        while behaviour == "waits" and self._now() == "waits":
+        while behaviour == "waits" and behaviour_now(self._notes) == "waits":
             await asyncio.sleep(0.02)
-        while behaviour == "blocks" and "blocks" in self._now():
+        while behaviour == "blocks" and "blocks" in behaviour_now(self._notes):
             time.sleep(0.02)  # as much code waits for its provider
         if behaviour == "fails":
             content: list[types.ContentBlock] = [types.TextContent(type="text", text="card_declined")]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sentinel.platform.private_files import replace_private
+from tests.adapters.behaviour import behave
 from tests.adapters.conftest import Place
 from tests.support.adapter_environments import (
     REPO,
@@ -256,8 +256,8 @@ class ProxyProcesses:
             server.kill()
 
     def behave(self, behaviour: str) -> None:
-        """How the payments server behaves from now on. It reads the file at any moment, so it never finds half of it."""
-        replace_private(Path(f"{self.notes}.behaviour"), behaviour.encode())
+        """How the payments server behaves from now on."""
+        behave(self.notes, behaviour)
 
     def effects(self) -> list[dict[str, Any]]:
         """What the payments server did for this payment, in order."""

@@ -190,7 +190,9 @@ def _fetch_failure(error: Unreachable | Rejected | None) -> str | None:
 
 # The loop.
 
-_log, _loop_log = logging.getLogger("worker"), logging.getLogger("worker.loop")
+_log = logging.getLogger("worker")
+_loop_log = logging.getLogger("worker.loop")
+"""The program's own logger, the only one whose lines of level INFO it shows."""
 
 _FINISH_SECONDS = 1.2
 """How long rows in progress may take after a stop; then open calls are aborted."""
