@@ -138,8 +138,8 @@ class ConsoleSettings:
         "SENTINEL_PUBLIC_AGENTS",
         "Agents on the public board, `agent_id=name:source`, comma separated; `*` adds all other agents, of which only"
         " the 50 with the newest decisions are listed. A decision that was asked for with a key not bound to its agent"
-        " is shown under a public id instead of the agent's name, and counts as that agent's last decision in its status."
-        " Set but empty: no agent is shown.",
+        " is shown under a public id instead of the agent's name, and counts as its agent's last decision in the agent's"
+        " status. Set but empty: no agent is shown.",
         "retail-refund-agent=refund:refunds",
     )
     idle_seconds: int = setting(

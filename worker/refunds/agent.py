@@ -190,9 +190,8 @@ def _fetch_failure(error: Unreachable | Rejected | None) -> str | None:
 
 # The loop.
 
-_log = logging.getLogger("worker")
-_loop_log = logging.getLogger("worker.loop")
-"""The program's own logger, the only one whose lines of level INFO it shows."""
+_log = logging.getLogger("worker.loop")
+"""The logger whose lines of level INFO the program shows."""
 
 _FINISH_SECONDS = 1.2
 """How long rows in progress may take after a stop; then open calls are aborted."""
@@ -344,7 +343,7 @@ class Agent:
         else:
             # A block may have had nothing to ask the database.
             if not self._ledger.is_away and self._outages.recovered(work):
-                _loop_log.info("the database answers again")
+                _log.info("the database answers again")
 
     def _process_one_batch(self, budget: RowLimit) -> bool:
         with budget.lend(self._circuit_breaker.claimable(self._settings.batch)) as lent:
