@@ -140,15 +140,16 @@ where l.locktype = 'advisory' and not l.granted and a.datname = current_database
 
 
 def waits_without_a_number(fixtures: Fixtures) -> bool:
-    """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written."""
-    seen: list[Any] = []
+    """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written.
 
-    def somebody_waits() -> bool:
-        seen.extend(fixtures.admin.execute(WAITS.encode()).fetchall())
-        return bool(seen)
+    Read again once it is seen to wait: PostgreSQL reads the numbers before the locks, and may have read them before it wrote.
+    """
 
-    wait_until(somebody_waits, 60)
-    return seen[0][0] is True
+    def waiting() -> list[Any]:
+        return fixtures.admin.execute(WAITS.encode()).fetchall()
+
+    wait_until(lambda: bool(waiting()), 60)
+    return waiting() == [(True,)]
 
 
 def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:
