@@ -454,6 +454,11 @@ select 'ledger entry ' || m.ledger_entry_id from (
   union select tenant_id, ledger_entry_id from refunds.confirmations) m
 where not exists (select from refunds.ledger_entries l where l.tenant_id = m.tenant_id and l.ledger_entry_id = m.ledger_entry_id);
 
+-- shared_steps_missing: every trail whose steps refer to shared steps finds them
+select 'ledger entry ' || t.ledger_entry_id from refunds.step_trails t
+left join refunds.shared_steps s on s.tenant_id = t.tenant_id and s.shared_id = t.shared_id
+where t.shared_id is not null and s.shared_id is null;
+
 -- operation_without_entry: every operation that a worker of this ledger requested has its ledger entry
 -- with the authority
 select format('ledger entry %s, operation %s', substr(o.idempotency_key, 8), o.operation_id) from sentinel.operations o

@@ -82,7 +82,7 @@ revoke execute on function refunds.write_ledger_events, refunds.update_order_bud
   from sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
-grant insert on refunds.step_trails, refunds.order_flags, refunds.blacklist, refunds.proof_images, refunds.orders_taken
+grant insert on refunds.step_trails, refunds.shared_steps, refunds.order_flags, refunds.blacklist, refunds.proof_images, refunds.orders_taken
   to sentinel_worker;
 grant update (since, closed_at) on refunds.order_flags to sentinel_worker;
 grant update (recognised, recognised_by) on refunds.proof_images to sentinel_worker;
@@ -96,8 +96,8 @@ grant select (tenant_id, ledger_entry_id, refund_id, agent_id, action, status, l
   channel, scenario, account_ref, source, order_ref, budget_part, requested_at, reason, risk, redaction_status, claim_epoch, claimed_by,
   lease_until, attempts, next_attempt_at, guard_request, operation_id, decision_event_id, decision, reason_code, proof_id,
   approval_id, waiting_for, start_id, last_error, created_at, updated_at, mode, language, waits) on refunds.ledger_entries to sentinel_console;
-grant select on refunds.orders, refunds.order_budgets, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.workers,
-  refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
+grant select on refunds.orders, refunds.order_budgets, refunds.executions, refunds.outbox, refunds.ledger_events, refunds.step_trails, refunds.shared_steps, refunds.trails,
+  refunds.workers, refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operator_sessions, sentinel.operator_tokens,
   sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.event_rows to sentinel_console;

@@ -127,7 +127,7 @@ select event, to_status, claim_epoch, worker, reason_code, occurred_at, note fro
 where {of_entry} order by event_id desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 TRAILS = SqlTemplate("""
-select claim_epoch, steps, occurred_at from refunds.step_trails where {of_entry} order by trail_id desc limit %(most)s
+select claim_epoch, steps, occurred_at from refunds.trails where {of_entry} order by trail_id desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 EFFECTS = SqlTemplate("""
 select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, created_at, payment_ref

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BASELINE = "0016"
 """The first released revision; a database of an earlier one cannot be upgraded."""
 
-HEAD = "0048"
+HEAD = "0049"
 """The revision this program is written for; a test checks that it is the newest script's."""
 
 # Since PostgreSQL 16 the creator of a role may grant it, but may neither use its rights nor SET ROLE to it.

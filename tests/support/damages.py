@@ -136,6 +136,7 @@ BEYOND = [
     Damage("a key that may more than was said", "update sentinel.agent_keys set scopes = scopes || 'invented'::text", "keys_in_evidence", "key "),
     Damage("a key that is another agent's", "update sentinel.agent_keys set agent_id = 'another'", "keys_in_evidence", "key "),
     Damage("a policy's text altered", "update sentinel.policies set canonical = replace(canonical, '30000', '90000') where policy_id = 'retail-refund'", "policy_altered", "retail-refund"),
+    Damage("a trail whose shared steps are not there", "update refunds.step_trails set shared_id = 0 where ledger_entry_id = 'paid'", "shared_steps_missing", "ledger entry paid"),
     Damage("a row deleted with all that speaks of it", NO_ROW + NO_TRAIL.replace("{entry}", "waits") + "delete from refunds.step_trails where ledger_entry_id = 'waits'", "operation_without_entry", "ledger entry waits"),
     Damage("a receiver's cursor put beyond the feed", RECEIVER + "update sentinel.event_endpoints set position = position + 1", "export_cursor_beyond_feed", "{approval}"),
     Damage("a receiver's cursor put back before its dead letter", RECEIVER + DEAD + "update sentinel.event_endpoints set position = 0", "dead_letter_not_passed", "{paid_event}"),

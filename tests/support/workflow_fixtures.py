@@ -274,7 +274,7 @@ class Shop:
         """The steps of the newest run."""
         return list(
             self.fixtures.one(
-                "select steps from refunds.step_trails where ledger_entry_id = %s order by trail_id desc", name
+                "select steps from refunds.trails where ledger_entry_id = %s order by trail_id desc", name
             )
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -301,8 +302,11 @@ class Ledger:
         """
         if not executions:
             return set()
-        settled = _json([execution.as_json() for execution in executions])
-        return set(self._column(sql.RECORD_EXECUTIONS, settled=settled))
+        settled = [execution.as_json() for execution in executions]
+        shared = _take_shared_steps(settled)
+        return set(
+            self._column(sql.RECORD_EXECUTIONS, settled=_json(settled), shared=_json(shared) if shared else None)
+        )
 
     def recorded_executions(self, executions: Sequence[Execution]) -> set[str]:
         """The rows of which these very executions are on record, and not another worker's."""
@@ -620,6 +624,21 @@ def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator
         part[key(fact)] = fact
     if part:
         yield list(part.values())
+
+
+def _take_shared_steps(rows: Iterable[dict[str, Any]]) -> list[Any]:
+    """Return the steps that several rows share, as one object; in the rows' `steps` their numbers stand in their place."""
+    met: dict[int, Any] = {}
+    numbers: dict[int, int] = {}
+    for step in chain.from_iterable(row["steps"] or () for row in rows):
+        if id(step) in met:
+            numbers.setdefault(id(step), len(numbers))
+        met[id(step)] = step
+    if numbers:
+        for row in rows:
+            if row["steps"]:
+                row["steps"] = [numbers.get(id(step), step) for step in row["steps"]]
+    return [met[each] for each in numbers]
 
 
 def _new_rows(rows: Sequence[NewRow]) -> Jsonb:

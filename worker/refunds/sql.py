@@ -346,7 +346,7 @@ where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and claime
 """
 
 # Writes executions, EXECUTED and the reports in one transaction; the function checks epoch and lease.
-RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s)"
+RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s, %(shared)s)"
 
 # Which executions are on record, for a commit whose answer was lost.
 FIND_EXECUTIONS = """
@@ -602,7 +602,7 @@ select 'event' as kind, occurred_at, claim_epoch, from_status || ' → ' || to_s
 from refunds.ledger_events where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s
 union all
 select 'steps', occurred_at, claim_epoch, null, null, null, null, steps, null
-from refunds.step_trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s) life
+from refunds.trails where tenant_id = %(tenant_id)s and ledger_entry_id = %(id)s) life
 order by claim_epoch, case when event in ('claimed', 'reclaimed') then 0 when event = 'allowed' then 1 when kind = 'steps' then 2
   else 3 end, occurred_at
 """

@@ -258,7 +258,7 @@ def test_a_row_whose_time_to_act_is_over_before_its_execution_is_let_go_and_cost
     assert row.put_off and row.detail is not None and "time to act" in row.detail
     free = "select claimed_by is null and lease_until < clock_timestamp() + interval '20 seconds' from refunds.ledger_entries"
     assert ledger_fixtures.one(free)
-    trails = "select count(*) from refunds.step_trails where jsonb_path_exists(steps, '$[*].output.report')"
+    trails = "select count(*) from refunds.trails where jsonb_path_exists(steps, '$[*].output.report')"
     assert ledger_fixtures.one(trails) == 0, "none names a report that was not written"
     shop.spies["simulated_refund"] = Between("simulated_refund", lambda: None)
     ledger_fixtures.make_due()

@@ -50,7 +50,7 @@ def test_an_order_whose_time_cannot_be_read_goes_to_a_person_and_its_neighbours_
     assert states["odd"] in ("APPROVAL_REQUIRED", "DENIED"), "the authority is asked, with what stands against it"
     params = authority.operations["refund:odd"].body["params"]
     assert params["order_ref"] == "o_odd"
-    steps = ledger_fixtures.one("select steps from refunds.step_trails where ledger_entry_id = 'odd'")
+    steps = ledger_fixtures.one("select steps from refunds.trails where ledger_entry_id = 'odd'")
     assert [(step["step"], step.get("message")) for step in steps][-3:-1] == [
         ("query_order", "step_refused"), ("transfer_to_human", None)]  # fmt: skip
 

@@ -428,7 +428,7 @@ def test_an_execution_that_was_not_written_is_an_outage_of_the_database_and_no_l
         assert row.put_off and not found.row_failed and "1 row waits" in str(found.why_outside)
         held = "select lease_until > clock_timestamp() + interval '20 seconds' from refunds.ledger_entries"
         assert ledger_fixtures.one(held) is False, "the lease is let go"
-        trails = "select count(*) from refunds.step_trails where jsonb_path_exists(steps, '$[*].output.report')"
+        trails = "select count(*) from refunds.trails where jsonb_path_exists(steps, '$[*].output.report')"
         assert ledger_fixtures.one(trails) == 0, "none names a report that was not written"
         ledger_fixtures.make_due()
         agent.run_once()

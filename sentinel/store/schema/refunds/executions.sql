@@ -63,7 +63,9 @@ end $$;
 -- was written. An ALLOW whose guard included the start is recorded here too: such an entry is in GUARDING and names no order.
 -- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps,
 --   start_id, decision, reason_code, operation_id, decision_event_id, proof_id, approval_id}], the last seven only for such an ALLOW
-create or replace function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
+-- shared: the steps that several of the rows have in common, to which their `steps` refer by number; null: none
+create or replace function refunds.record_executions(tenant uuid, settled jsonb, shared jsonb default null)
+returns setof text language plpgsql as $$
 begin
   return query
   with held as materialized (
@@ -96,9 +98,14 @@ begin
   ), reports as (
     insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
     select tenant, x.report_id, x.ledger_entry_id, x.report from executed as x
+  ), common as (
+    insert into refunds.shared_steps (tenant_id, steps)
+    select tenant, shared where shared is not null and exists (select from executed)
+    returning shared_id
   ), trails as (
-    insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
-    select tenant, x.ledger_entry_id, x.claim_epoch, x.steps from executed as x where x.steps is not null
+    insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps, shared_id)
+    select tenant, x.ledger_entry_id, x.claim_epoch, x.steps, (select c.shared_id from common as c)
+    from executed as x where x.steps is not null
   )
   select x.ledger_entry_id from executed as x;
 end $$;

@@ -141,18 +141,40 @@ create table refunds.ledger_events (
 create trigger append_only before update or delete or truncate on refunds.ledger_events
   for each statement execute function refunds.refuse_change();
 
--- The workflow steps of one run, written with the event that they led to. The trails of all runs of a row are kept.
+-- The workflow steps of one run, written with the event that they led to. The trails of all runs of a row are kept. Read them as
+-- refunds.trails.
 create table refunds.step_trails (
   tenant_id       uuid not null,
   ledger_entry_id text not null,
   trail_id        bigint generated always as identity,
   claim_epoch     bigint not null,
-  steps           jsonb not null,                                          -- [{step, …}] in order
+  steps           jsonb not null,                                          -- [{step, …}] in order; a number n: element n of the shared steps
   occurred_at     timestamptz not null default clock_timestamp(),
+  shared_id       bigint,                                                  -- of the shared steps; null: all are in `steps`
   primary key (tenant_id, ledger_entry_id, trail_id)
 );
 create trigger append_only before update or delete or truncate on refunds.step_trails
   for each statement execute function refunds.refuse_change();
+
+-- The steps that the trails of one batch have in common, stored once.
+create table refunds.shared_steps (
+  tenant_id uuid not null,
+  shared_id bigint generated always as identity,
+  steps     jsonb not null,                                                -- [{step, …}], elements counted from 0
+  primary key (tenant_id, shared_id)
+);
+create trigger append_only before update or delete or truncate on refunds.shared_steps
+  for each statement execute function refunds.refuse_change();
+
+-- Trails with all their steps.
+create view refunds.trails as
+  select t.tenant_id, t.ledger_entry_id, t.trail_id, t.claim_epoch,
+    case when t.shared_id is null then t.steps else (
+      select jsonb_agg(case jsonb_typeof(e.step) when 'number' then s.steps -> e.step::integer else e.step end order by e.place)
+      from jsonb_array_elements(t.steps) with ordinality as e (step, place)) end as steps,
+    t.occurred_at
+  from refunds.step_trails t
+  left join refunds.shared_steps s on s.tenant_id = t.tenant_id and s.shared_id = t.shared_id;
 
 -- Checks row by row what may change in a ledger entry. The trail is written once per statement (write_ledger_events), because one statement
 -- may change many rows.
