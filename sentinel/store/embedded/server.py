@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sentinel.platform.log_files import bound_log
+from sentinel.platform.ongoing_failures import OngoingFailures
 from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
 from sentinel.store.embedded.binaries import Binaries, find_binaries, usable_binaries
@@ -322,19 +323,24 @@ def _watch(embedded: Embedded, ended: threading.Event) -> None:
     import structlog  # commands that run a server for a moment log nothing and need not load it
 
     log = structlog.get_logger("sentinel.embedded")
-    pause = _WATCH_SECONDS
-    while not ended.wait(pause):
-        pause = _WATCH_SECONDS
+    failures = OngoingFailures()
+    is_down = False
+    while not ended.wait(_RESTART_SECONDS if is_down else _WATCH_SECONDS):
         if embedded.is_alive():
+            is_down = False
             embedded.bound_log()
             continue
-        log.warning("database_ended", what_next="it is started again")
+        if not is_down:
+            log.warning("database_ended", what_next="it is started again")
         try:
             embedded.start()
         except StartGivenUp:
             return
         except Exception as error:  # of any kind: nobody else starts the database again
-            log.error("database_restart_failed", cause=str(error), again_in_seconds=_RESTART_SECONDS)
-            pause = _RESTART_SECONDS
+            if failures.should_log("restart", str(error)):
+                log.error("database_restart_failed", cause=str(error), again_in_seconds=_RESTART_SECONDS)
+            is_down = True
         else:
+            is_down = False
+            failures.recovered("restart")
             log.info("database_restarted")
