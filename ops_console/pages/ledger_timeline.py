@@ -189,18 +189,25 @@ def _settled(life: Life) -> Iterator[Moment]:
             effect.state,
             facts=_effect(effect),
         )
+    # One transaction writes the execution, its report and then the row's changes, which are shown first.
+    began = min((one.executed_at for one in life.executions), default=None)
+    ended = max((one.occurred_at for one in life.events if one.event == "executed"), default=None)
+
+    def shown_at(moment: datetime) -> datetime:
+        return ended if began is not None and ended is not None and began <= moment <= ended else moment
+
     for one in life.executions:
         facts = (
             ("amount", money(one.amount_minor, one.currency)),
             ("system", one.system),
             ("execution", str(one.execution_id)),
         )
-        yield Moment(one.executed_at, "settlement", "Execution recorded", facts=facts)
+        yield Moment(shown_at(one.executed_at), "settlement", "Execution recorded", facts=facts)
     for report in life.reports:
         is_discarded = report.acknowledged_at is not None and report.last_error is not None
         trouble = (("last error", report.last_error),) if report.last_error and not is_discarded else ()
         yield Moment(
-            report.created_at,
+            shown_at(report.created_at),
             "settlement",
             "Report queued for the authority",
             facts=(("attempts", str(report.attempts)), *trouble),

@@ -24,7 +24,15 @@ from ops_console.pages.ledger_timeline import last_path, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_history import Card, LedgerReportRow, Life, Trail, Wrong
+from ops_console.read_models.ledger_history import (
+    Card,
+    LedgerEventRow,
+    LedgerExecutionRow,
+    LedgerReportRow,
+    Life,
+    Trail,
+    Wrong,
+)
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
@@ -312,6 +320,21 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
         "Report discarded",
         "discarded by anna: CASE-7",
     )
+
+
+def test_a_permit_that_came_with_its_start_is_shown_before_the_execution_of_the_same_transaction() -> None:
+    """Which writes the execution and its report a moment before the changes of the row."""
+    began = datetime.now(UTC)
+    times = [began + timedelta(milliseconds=n) for n in range(5)]
+    changes = [
+        LedgerEventRow(event, state, 1, "w", None, at)
+        for event, state, at in (("allowed", "ALLOWED", times[2]), ("executed", "EXECUTED", times[3]))
+    ]
+    execution = LedgerExecutionRow(uuid.uuid4(), "simulated_refund", 100, "USD", times[0])
+    report = LedgerReportRow(1, None, times[4], times[1])
+    assert [one.title for one in timeline(Life(changes, [], [], [], [execution], [report], [], []))] == [
+        "Permit issued to the worker", "Executed", "Execution recorded", "Report queued for the authority", "Report acknowledged by the authority",
+    ]  # fmt: skip
 
 
 def test_a_confirm_card_says_whether_its_link_was_sent() -> None:
