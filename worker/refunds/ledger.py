@@ -626,7 +626,7 @@ def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator
         yield list(part.values())
 
 
-def _take_shared_steps(rows: Iterable[dict[str, Any]]) -> list[Any]:
+def _take_shared_steps(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the steps that several rows share, as one object; in the rows' `steps` their numbers stand in their place."""
     met: dict[int, Any] = {}
     numbers: dict[int, int] = {}
