@@ -456,8 +456,8 @@ where not exists (select from refunds.ledger_entries l where l.tenant_id = m.ten
 
 -- shared_steps_missing: every trail whose steps refer to shared steps finds them
 select 'ledger entry ' || t.ledger_entry_id from refunds.step_trails t
-left join refunds.shared_steps s on s.tenant_id = t.tenant_id and s.shared_id = t.shared_id
-where t.shared_id is not null and s.shared_id is null;
+where t.shared_id is not null
+  and not exists (select from refunds.shared_steps s where s.tenant_id = t.tenant_id and s.shared_id = t.shared_id);
 
 -- operation_without_entry: every operation that a worker of this ledger requested has its ledger entry
 -- with the authority

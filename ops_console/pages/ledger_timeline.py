@@ -189,9 +189,10 @@ def _settled(life: Life) -> Iterator[Moment]:
             effect.state,
             facts=_effect(effect),
         )
-    # One transaction writes the execution, its report and then the row's changes, which are shown first.
-    began = min((one.executed_at for one in life.executions), default=None)
-    ended = max((one.occurred_at for one in life.events if one.event == "executed"), default=None)
+    # The transaction that executes writes the execution and its report a moment before the row's changes, a permit among
+    # them that came with its start: by their own times, the money would move before it was permitted.
+    began = next((one.executed_at for one in life.executions), None)
+    ended = next((one.occurred_at for one in life.events if one.event == "executed"), None)
 
     def shown_at(moment: datetime) -> datetime:
         return ended if began is not None and ended is not None and began <= moment <= ended else moment

@@ -10,11 +10,11 @@ import math
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
-from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -627,18 +627,17 @@ def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator
 
 
 def _take_shared_steps(rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return the steps that several rows share, as one object; in the rows' `steps` their numbers stand in their place."""
-    met: dict[int, Any] = {}
-    numbers: dict[int, int] = {}
-    for step in chain.from_iterable(row["steps"] or () for row in rows):
-        if id(step) in met:
-            numbers.setdefault(id(step), len(numbers))
-        met[id(step)] = step
-    if numbers:
-        for row in rows:
-            if row["steps"]:
-                row["steps"] = [numbers.get(id(step), step) for step in row["steps"]]
-    return [met[each] for each in numbers]
+    """Return the steps that several rows share; in the rows' `steps` their numbers stand in their place.
+
+    Rows share a step as one object (`Runner._pass`), so that none is compared by its content.
+    """
+    steps = [step for row in rows for step in row["steps"] or ()]
+    times = Counter(map(id, steps))
+    shared = {id(step): step for step in steps if times[id(step)] > 1}
+    numbers = {each: number for number, each in enumerate(shared)}
+    for row in rows:
+        row["steps"] = row["steps"] and [numbers.get(id(step), step) for step in row["steps"]]
+    return list(shared.values())
 
 
 def _new_rows(rows: Sequence[NewRow]) -> Jsonb:

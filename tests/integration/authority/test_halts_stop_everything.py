@@ -142,7 +142,7 @@ where l.locktype = 'advisory' and not l.granted and a.datname = current_database
 def waits_without_a_number(fixtures: Fixtures) -> bool:
     """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written.
 
-    Read again once it is seen to wait: PostgreSQL reads the numbers before the locks, and may have read them before it wrote.
+    Read again once it is seen to wait: a statement that finds the lock may have read the number before, and before the first write.
     """
 
     def waiting() -> list[Any]:

@@ -48,9 +48,8 @@ def test_rows_of_a_batch_store_their_common_steps_once_and_are_read_whole(
     assert {shared for shared, _ in stored} == {stored[0][0]}
     for _, steps in stored:
         own = [step["step"] for step in steps if isinstance(step, dict)]
-        assert own == ["query_order", "execute_by_system", "confirm"], (
-            "what each row's order, money and report are called"
-        )
+        # They name the row's own order, money movement and report.
+        assert own == ["query_order", "execute_by_system", "confirm"]
 
 
 def test_a_batch_of_which_nothing_is_executed_stores_no_shared_steps(ledger_fixtures: LedgerFixtures) -> None:
