@@ -48,7 +48,8 @@ _TOLD = (
     ("policy", "policy_label"), ("start", "start_id"), ("executed", "executed"),
 )  # fmt: skip
 # Changes whose reason code is not shown: the decision beside them has it.
-_QUIET = frozenset({"claimed", "reclaimed", "allowed", "executed"})
+_CLAIMS = frozenset({"claimed", "reclaimed"})
+_QUIET = _CLAIMS | {"allowed", "executed"}
 _CHIPS = ("decision", "outcome", "verdict")
 
 
@@ -124,7 +125,7 @@ def _changes(life: Life) -> Iterator[Moment]:
 
 
 def _runs(life: Life) -> Iterator[Moment]:
-    claims = {one.claim_epoch: one.occurred_at for one in life.events if one.event in ("claimed", "reclaimed")}
+    claims = {one.claim_epoch: one.occurred_at for one in life.events if one.event in _CLAIMS}
     for trail in life.trails:
         steps = steps_of(trail)
         # A trail is recorded at the run's end. It is shown at the run's beginning, but not before the claim of that
@@ -189,13 +190,14 @@ def _settled(life: Life) -> Iterator[Moment]:
             effect.state,
             facts=_effect(effect),
         )
-    # The transaction that executes writes the execution and its report a moment before the row's changes, a permit among
-    # them that came with its start: by their own times, the money would move before it was permitted.
-    began = next((one.executed_at for one in life.executions), None)
+    # The transaction that executes writes the execution and its report, in any order, a moment before the row's changes, a
+    # permit among them that came with its start: by their own times, the money would move before it was permitted. No other
+    # report is queued between the last claim and the execution.
+    claimed = max((one.occurred_at for one in life.events if one.event in _CLAIMS), default=None)
     ended = next((one.occurred_at for one in life.events if one.event == "executed"), None)
 
     def shown_at(moment: datetime) -> datetime:
-        return ended if began is not None and ended is not None and began <= moment <= ended else moment
+        return ended if claimed is not None and ended is not None and claimed <= moment <= ended else moment
 
     for one in life.executions:
         facts = (

@@ -324,17 +324,21 @@ def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
 
 def test_a_permit_that_came_with_its_start_is_shown_before_the_execution_of_the_same_transaction() -> None:
     """Which writes the execution and its report a moment before the changes of the row."""
-    began = datetime.now(UTC)
-    times = [began + timedelta(milliseconds=n) for n in range(5)]
+    claimed = datetime.now(UTC)
+    first, second, *times = [claimed + timedelta(milliseconds=n) for n in range(1, 6)]
     changes = [
         LedgerEventRow(event, state, 1, "w", None, at)
-        for event, state, at in (("allowed", "ALLOWED", times[2]), ("executed", "EXECUTED", times[3]))
-    ]
-    execution = LedgerExecutionRow(uuid.uuid4(), "simulated_refund", 100, "USD", times[0])
-    report = LedgerReportRow(1, None, times[4], times[1])
-    assert [one.title for one in timeline(Life(changes, [], [], [], [execution], [report], [], []))] == [
-        "Permit issued to the worker", "Executed", "Execution recorded", "Report queued for the authority", "Report acknowledged by the authority",
+        for event, state, at in (
+            ("claimed", "GUARDING", claimed), ("allowed", "ALLOWED", times[0]), ("executed", "EXECUTED", times[1]),
+        )
     ]  # fmt: skip
+    for executed_at, queued_at in ((first, second), (second, first)):
+        execution = LedgerExecutionRow(uuid.uuid4(), "simulated_refund", 100, "USD", executed_at)
+        report = LedgerReportRow(1, None, times[2], queued_at)
+        assert [one.title for one in timeline(Life(changes, [], [], [], [execution], [report], [], []))] == [
+            "Claimed by a worker", "Permit issued to the worker", "Executed", "Execution recorded", "Report queued for the authority",
+            "Report acknowledged by the authority",
+        ]  # fmt: skip
 
 
 def test_a_confirm_card_says_whether_its_link_was_sent() -> None:
