@@ -37,6 +37,8 @@ from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
 from tests.support.server_folders import new_folder, remove_left_behind
 
+# Until everything is collected hardly anything becomes garbage.
+gc.disable()
 compile_once()
 keep_sessions()
 # On a machine that others keep busy too a key's look-up has taken more than the two seconds it may.
@@ -122,6 +124,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+    gc.enable()
 
 
 def _rank(item: pytest.Item) -> tuple[bool, bool]:

@@ -31,7 +31,7 @@ from tests.support.busy import long_enough
 from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
-from tests.support.warm_process import WarmProcess, run_warm_line
+from tests.support.warm_process import WarmProcess, run_warm_line, warm_command
 
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
@@ -185,13 +185,14 @@ class ProxyProcesses:
 
     def stdio_command(self, revision: str, pass_on: str) -> list[str]:
         """The command line for one agent on standard input and output, before a payments server of the revision ("legacy": of before)."""
-        server = shlex.join([python_of("mcp_proxy"), "-m", "tests.adapters.payments_server", str(self.notes)])
+        warm = partial(warm_command, imported=IMPORTED, env=environment_variables())
+        server = shlex.join(warm([self._python, "-m", "tests.adapters.payments_server", str(self.notes)]))
         if revision == "legacy":
             server = f"env PAYMENTS_REVISION=legacy {server}"
         options = {
             "url": self.place.url, "upstream-command": server, "agent": self.agent_id, "credential-name": "PAYMENTS_KEY",
         }  # fmt: skip
-        return [*self.command(tools="stdio_tools.yaml", **options), "--pass-on", pass_on]
+        return warm([*self.command(tools="stdio_tools.yaml", **options), "--pass-on", pass_on])
 
     def client(self, kind: str = "sdk") -> Client:
         """The client of that kind, which goes from test to test."""

@@ -23,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,7 +72,7 @@ class WarmProcess(subprocess.Popen[str]):
             request = json.dumps({"argv": args[1:], "env": env}).encode()
             inherited = None if self._imported is IMPORTED else env
             socket.send_fds(
-                _template(args[0], self._imported, inherited), [request], [its.fileno(), stdin, c2pwrite, errwrite]
+                _template(args[0], self._imported, inherited).line, [request], [its.fileno(), stdin, c2pwrite, errwrite]
             )
         for kept, end in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
             if kept >= 0:  # a pipe, of which Popen keeps its end; a file is the caller's
@@ -127,13 +129,27 @@ def run_warm_line(
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def warm_command(command: list[str], *, imported: tuple[str, ...], env: Mapping[str, str]) -> list[str]:
+    """A command line for what starts programs by itself: as `command`, which `WarmProcess` takes, but begun as a `WarmProcess` is."""
+    asks = str(Path(__file__).with_name("warm_command.py"))
+    return [sys.executable, "-I", "-S", asks, _template(command[0], imported, env).address, *command[1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A process that forks. It ends with its `line`; whoever is not this process asks it at `address`, an abstract one."""
+
+    line: socket.socket
+    address: str
+
+
 _starting = threading.Lock()
 
 
-_templates: dict[tuple[str, tuple[str, ...], str], socket.socket] = {}
+_templates: dict[tuple[str, tuple[str, ...], str], _Template] = {}
 
 
-def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:
+def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> _Template:
     key = (python, imported, (env or {}).get("PYTHONPATH", ""))
     with _starting:
         if key not in _templates:
@@ -141,19 +157,23 @@ def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | N
         return _templates[key]
 
 
-def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:
-    """The line to the process that forks; that one ends with the line."""
+def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> _Template:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    others = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    address = f"sentinel-tests-{uuid.uuid4().hex}"
+    others.bind(f"\0{address}")
+    others.listen()
     clean = env or {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", "tests.support.warm_process", str(its.fileno()), *imported]
-    with its:
-        process = subprocess.Popen(command, env=clean, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    fds = [its.fileno(), others.fileno()]
+    command = [python, "-m", "tests.support.warm_process", *map(str, fds), *imported]
+    with its, others:
+        process = subprocess.Popen(command, env=clean, pass_fds=fds, stdin=subprocess.DEVNULL)
     atexit.register(process.wait)
     atexit.register(ours.close)
-    return ours
+    return _Template(ours, address)
 
 
-def _serve(line: socket.socket, imported: list[str]) -> None:
+def _serve(line: socket.socket, others: socket.socket, imported: list[str]) -> None:
     gc.disable()
     for name in imported:
         __import__(name)
@@ -162,17 +182,23 @@ def _serve(line: socket.socket, imported: list[str]) -> None:
     if (many_apps := sys.modules.get("tests.support.many_apps")) is not None:
         many_apps.read_shipped()
     gc.freeze()  # what is imported is shared by all and collected by none
+    gc.set_threshold(20_000, 20, 50)  # as our commands do
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
     while True:
-        request, fds, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 4)
-        if not request:
-            return
-        if not os.fork():
-            line.close()
+        ready = select.select([line, others], [], [])[0][0]
+        asked = line if ready is line else others.accept()[0]
+        request, fds, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 4)
+        if request and not os.fork():
+            for one in (line, others, asked):
+                one.close()
             _keep(json.loads(request), fds)
         for fd in fds:
             os.close(fd)
+        if asked is not line:
+            asked.close()
+        elif not request:
+            return
 
 
 def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -188,7 +214,8 @@ def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
         become(request, pipes)
     for fd in pipes:
         os.close(fd)
-    os.write(told, f"{pid}\n".encode())
+    with contextlib.suppress(BrokenPipeError):
+        os.write(told, f"{pid}\n".encode())
     ended = os.pidfd_open(pid)
     if ended not in select.select([ended, told], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
@@ -260,4 +287,4 @@ def _run(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    _serve(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]), sys.argv[3:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.served_programs import eventually
-from tests.support.warm_process import ROOT, run_warm_line
+from tests.support.warm_process import ROOT, run_warm_line, warm_command
 
 STARTS_ONE = """
 import os, subprocess, sys, time
@@ -52,11 +53,39 @@ ENDS = {
 }
 
 
+def run_plain(line: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
 def test_a_program_ends_as_if_it_had_begun_with_nothing(program: str) -> None:
     line = [sys.executable, "-c", program]
-    plain = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    warm = run_warm_line(line, env=os.environ, timeout=60, imported=("json",))
-    assert (warm.returncode, warm.stdout) == (plain.returncode, plain.stdout)
-    # Of a traceback, which shows by whom it was begun, the last line.
-    assert warm.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+    plain = run_plain(line)
+    by_command = run_plain(warm_command(line, imported=("json",), env=os.environ))
+    for warm in (run_warm_line(line, env=os.environ, timeout=60, imported=("json",)), by_command):
+        assert (warm.returncode, warm.stdout) == (plain.returncode, plain.stdout)
+        # Of a traceback, which shows by whom it was begun, the last line.
+        assert warm.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+SAYS_HOW_IT_IS_TOLD_TO_END = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(len(sys.stdin.read())))
+print(os.environ["NAMED"], os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_command_hands_its_environment_its_streams_and_its_signals_on() -> None:
+    line = warm_command([sys.executable, "-c", SAYS_HOW_IT_IS_TOLD_TO_END], imported=("json",), env=os.environ)
+    pipe, env = subprocess.PIPE, {**os.environ, "NAMED": "by its starter"}
+    for number, wanted in ((signal.SIGTERM, len("read")), (signal.SIGKILL, -signal.SIGKILL)):
+        with subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True) as process:
+            assert process.stdin is not None and process.stdout is not None
+            *said, pid = process.stdout.readline().split()
+            assert " ".join(said) == "by its starter"
+            process.stdin.write("read")
+            process.stdin.close()
+            process.send_signal(number)
+            assert process.wait(60) == wanted
+            assert eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), within=10)
