@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.warm_process import run_warm_line
 
+pytestmark = pytest.mark.slow
+
 INTERRUPTED = """
 import os, runpy, signal, sys
 

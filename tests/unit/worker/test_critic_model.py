@@ -23,6 +23,8 @@ from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, ModelCritic, question, read_answer
 from worker.refunds.settings import read_settings
 
+pytestmark = pytest.mark.slow
+
 CASE = CriticCase(
     channel="private", scenario="fee", requested=Money(490, "USD"), paid=Money(8000, "USD"),
     shipping_fee=Money(490, "USD"), reason="The parcel came late, please return the shipping fee.",

@@ -42,6 +42,8 @@ from worker.notify import (
 )
 from worker.refunds.settings import WorkerSettings, read_settings
 
+pytestmark = pytest.mark.slow
+
 CARD = uuid.UUID(int=7)
 LINK = "https://console.example/confirm/" + "s" * 140
 SECRET = "only-for-tests-of-notes-0123456789"

@@ -25,6 +25,8 @@ from sentinel.platform.outbound.client import (
 )
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, times_asked, took
 
+pytestmark = pytest.mark.slow
+
 FAULTS = faults(b'{"ok": true}')
 
 
@@ -38,6 +40,8 @@ def ask(url: str, *, seconds: float = 60.0, max_bytes: int = 64 << 10) -> Respon
     return exchange("POST", url, json={"a": 1}, headers={"X-Key": "k"}, deadline_seconds=seconds, max_bytes=max_bytes)
 
 
+# They wait for time limits, beside the rest of this file.
+@pytest.mark.xdist_group("faults of a server")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_a_value_within_the_deadline_after_one_try(server: ScriptedServer, fault: str) -> None:
     server.script, expected = FAULTS[fault]

@@ -25,6 +25,8 @@ from worker.settlement import EffectRefused, NoAnswer, Settled, Systems, Unknown
 from worker.settlement.effects import compensate, try_once
 from worker.settlement.registry import HttpSystem
 
+pytestmark = pytest.mark.slow
+
 INSIDE = ("simulated_refund", "private_refund", "coupon")
 OUTSIDE = ("price_difference", "platform_backend", "ticket", "ticket_then_platform")
 TIMEOUT, PATIENT = 0.4, 60.0
@@ -153,6 +155,8 @@ def test_an_unusable_answer_to_a_settlement_is_no_answer(wire: EffectsServer, fa
     pytest.fail(f"the wire did {sum(wire.done.values())} of it")
 
 
+# They wait for time limits, beside the rest of this file.
+@pytest.mark.xdist_group("unusable answers to look-ups")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_unusable_answer_to_a_look_up_or_a_compensation_is_no_answer(wire: EffectsServer, fault: str) -> None:
     system, reference = http_system(wire, TIMEOUT), uuid.uuid4()

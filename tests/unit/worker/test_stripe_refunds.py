@@ -23,6 +23,8 @@ from worker.settlement.effects import try_once
 from worker.settlement.stripe_api import result_of_error
 from worker.settlement.stripe_refunds import Payment, StripeRefunds, idempotency_key
 
+pytestmark = pytest.mark.slow
+
 TENANT = uuid.UUID(int=7)
 _ROW = LedgerRow(
     tenant_id=TENANT, ledger_entry_id="lge_1", refund_id="rf_1", agent_id="a", action="refund.create", amount_minor=1250, currency="USD",
@@ -168,6 +170,8 @@ def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
         assert isinstance(result_of_error(status, None, body), NoAnswer)
 
 
+# They wait for time limits, beside the rest of this file.
+@pytest.mark.xdist_group("broken answers of Stripe")
 @pytest.mark.parametrize("happens", [False, True])
 @pytest.mark.parametrize("name", sorted(faults(b"{}")))
 def test_a_broken_answer_is_never_done_and_the_next_look_knows(
