@@ -11,7 +11,7 @@ forget_halves = for info in .venv/lib/python*/site-packages/*.dist-info; do test
 # Installs the lock file's sections before $(1), or all of them: one version and known files of each, or nothing.
 install_locked = $(forget_halves); sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
 T ?= tests
-# Tests of real processes wait for most of their time: six at a time keep two cores busy.
+# Tests of real processes wait for a third of their time, often several at once: six at a time keep two cores busy.
 WORKERS ?= 6
 
 .PHONY: help env demo test test-busy check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots

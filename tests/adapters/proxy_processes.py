@@ -31,7 +31,7 @@ from tests.support.busy import long_enough
 from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
-from tests.support.warm_process import WarmProcess, run_warm_line, warm_command
+from tests.support.warm_process import WarmProcess, run_warm_line, warm_line
 
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
@@ -185,7 +185,7 @@ class ProxyProcesses:
 
     def stdio_command(self, revision: str, pass_on: str) -> list[str]:
         """The command line for one agent on standard input and output, before a payments server of the revision ("legacy": of before)."""
-        warm = partial(warm_command, imported=IMPORTED, env=environment_variables())
+        warm = partial(warm_line, imported=IMPORTED, env=environment_variables())
         server = shlex.join(warm([self._python, "-m", "tests.adapters.payments_server", str(self.notes)]))
         if revision == "legacy":
             server = f"env PAYMENTS_REVISION=legacy {server}"

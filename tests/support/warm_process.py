@@ -25,10 +25,10 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support import warm_command
 from tests.support.busy import SYSTEM_READY_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,14 +66,11 @@ class WarmProcess(subprocess.Popen[str]):
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         env, (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = rest[5], rest[9:15]
-        ours, its = socket.socketpair()
-        with its, open(os.devnull) as nothing:
+        with open(os.devnull) as nothing:
             stdin = p2cread if p2cread >= 0 else nothing.fileno()
-            request = json.dumps({"argv": args[1:], "env": env}).encode()
             inherited = None if self._imported is IMPORTED else env
-            socket.send_fds(
-                _template(args[0], self._imported, inherited).line, [request], [its.fileno(), stdin, c2pwrite, errwrite]
-            )
+            address = _template(args[0], self._imported, inherited)
+            ours = warm_command.ask(address, args[1:], env, (stdin, c2pwrite, errwrite))
         for kept, end in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
             if kept >= 0:  # a pipe, of which Popen keeps its end; a file is the caller's
                 os.close(end)
@@ -129,27 +126,20 @@ def run_warm_line(
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def warm_command(command: list[str], *, imported: tuple[str, ...], env: Mapping[str, str]) -> list[str]:
+def warm_line(command: list[str], *, imported: tuple[str, ...], env: Mapping[str, str]) -> list[str]:
     """A command line for what starts programs by itself: as `command`, which `WarmProcess` takes, but begun as a `WarmProcess` is."""
-    asks = str(Path(__file__).with_name("warm_command.py"))
-    return [sys.executable, "-I", "-S", asks, _template(command[0], imported, env).address, *command[1:]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """A process that forks. It ends with its `line`; whoever is not this process asks it at `address`, an abstract one."""
-
-    line: socket.socket
-    address: str
+    address = _template(command[0], imported, env)
+    return [sys.executable, "-I", "-S", warm_command.__file__, address, *command[1:]]
 
 
 _starting = threading.Lock()
 
 
-_templates: dict[tuple[str, tuple[str, ...], str], _Template] = {}
+_templates: dict[tuple[str, tuple[str, ...], str], str] = {}
 
 
-def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> _Template:
+def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> str:
+    """The abstract address of the process that forks."""
     key = (python, imported, (env or {}).get("PYTHONPATH", ""))
     with _starting:
         if key not in _templates:
@@ -157,23 +147,25 @@ def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | N
         return _templates[key]
 
 
-def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> _Template:
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    others = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> str:
+    """Start it; it ends with this process."""
+    ours, its = socket.socketpair()
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     address = f"sentinel-tests-{uuid.uuid4().hex}"
-    others.bind(f"\0{address}")
-    others.listen()
+    asked.bind(f"\0{address}")
+    asked.listen()
     clean = env or {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    fds = [its.fileno(), others.fileno()]
+    fds = [its.fileno(), asked.fileno()]
     command = [python, "-m", "tests.support.warm_process", *map(str, fds), *imported]
-    with its, others:
+    with its, asked:
         process = subprocess.Popen(command, env=clean, pass_fds=fds, stdin=subprocess.DEVNULL)
     atexit.register(process.wait)
     atexit.register(ours.close)
-    return _Template(ours, address)
+    return address
 
 
-def _serve(line: socket.socket, others: socket.socket, imported: list[str]) -> None:
+def _serve(line: socket.socket, asked: socket.socket, imported: list[str]) -> None:
+    """Fork a program for each request, until the line ends."""
     gc.disable()
     for name in imported:
         __import__(name)
@@ -182,23 +174,17 @@ def _serve(line: socket.socket, others: socket.socket, imported: list[str]) -> N
     if (many_apps := sys.modules.get("tests.support.many_apps")) is not None:
         many_apps.read_shipped()
     gc.freeze()  # what is imported is shared by all and collected by none
-    gc.set_threshold(20_000, 20, 50)  # as our commands do
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
-    while True:
-        ready = select.select([line, others], [], [])[0][0]
-        asked = line if ready is line else others.accept()[0]
-        request, fds, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 4)
+    while line not in select.select([line, asked], [], [])[0]:
+        with asked.accept()[0] as asking:
+            request, fds, _, _ = socket.recv_fds(asking, _REQUEST_BYTES, 4)
         if request and not os.fork():
-            for one in (line, others, asked):
-                one.close()
+            line.close()
+            asked.close()
             _keep(json.loads(request), fds)
         for fd in fds:
             os.close(fd)
-        if asked is not line:
-            asked.close()
-        elif not request:
-            return
 
 
 def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.served_programs import eventually
-from tests.support.warm_process import ROOT, run_warm_line, warm_command
+from tests.support.warm_process import ROOT, run_warm_line, warm_line
 
 STARTS_ONE = """
 import os, subprocess, sys, time
@@ -61,7 +61,7 @@ def run_plain(line: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_program_ends_as_if_it_had_begun_with_nothing(program: str) -> None:
     line = [sys.executable, "-c", program]
     plain = run_plain(line)
-    by_command = run_plain(warm_command(line, imported=("json",), env=os.environ))
+    by_command = run_plain(warm_line(line, imported=("json",), env=os.environ))
     for warm in (run_warm_line(line, env=os.environ, timeout=60, imported=("json",)), by_command):
         assert (warm.returncode, warm.stdout) == (plain.returncode, plain.stdout)
         # Of a traceback, which shows by whom it was begun, the last line.
@@ -77,7 +77,7 @@ time.sleep(600)
 
 
 def test_a_command_hands_its_environment_its_streams_and_its_signals_on() -> None:
-    line = warm_command([sys.executable, "-c", SAYS_HOW_IT_IS_TOLD_TO_END], imported=("json",), env=os.environ)
+    line = warm_line([sys.executable, "-c", SAYS_HOW_IT_IS_TOLD_TO_END], imported=("json",), env=os.environ)
     pipe, env = subprocess.PIPE, {**os.environ, "NAMED": "by its starter"}
     for number, wanted in ((signal.SIGTERM, len("read")), (signal.SIGKILL, -signal.SIGKILL)):
         with subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True) as process:
